@@ -11,10 +11,8 @@ from vagen.experiment.load import load_experiment, load_infra
 class Processes:
     """Stands in for verl's managers of processes."""
 
-    resource_pool_dict = {"ranks": None}
-
     def __init__(self, *_: Any, **__: Any):
-        pass
+        self.resource_pool_dict = {"ranks": None}
 
     @classmethod
     def create(cls, **_: Any) -> "Processes":

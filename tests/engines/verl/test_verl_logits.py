@@ -30,12 +30,12 @@ def test_values_and_gradients_are_torchs(given, shares):
     logits, labels = given
 
     def expected(values):
-        logs = values.log_softmax(-1)
+        logs = (values / 0.7).log_softmax(-1)
         entropies = -(logs.exp() * logs).sum(-1)
         return shares[0] * logs.gather(-1, labels[:, None])[:, 0] + shares[1] * entropies
 
     def found(values):
-        logprobs, entropies = logprobs_and_entropies(values, labels)
+        logprobs, entropies = logprobs_and_entropies(values, labels, 0.7)
         return shares[0] * logprobs + shares[1] * entropies
 
     torch.testing.assert_close(found(logits), expected(logits), atol=1e-5, rtol=1e-5)
@@ -45,20 +45,33 @@ def test_values_and_gradients_are_torchs(given, shares):
     assert wanted.abs().max() > 0.1
 
 
-def test_bfloat16_logits_give_float32_log_probabilities(given):
-    """verl's own are rounded to bfloat16: a ratio of two policies of some percent off."""
+def test_a_bfloat16_network_gives_float32_log_probabilities_at_any_temperature(given):
+    """verl's own are rounded to bfloat16, and so are its divided logits: some percent off."""
     from verl.utils.torch_functional import logprobs_from_logits_v2
+    from verl.workers.engine.fsdp.transformer_impl import _scale_logits_by_temperature
 
     from vagen.engines.verl.networks import logprobs_and_entropies
 
-    logits, labels = given
-    half = logits.bfloat16()
-    exact = half.double().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
-    found = logprobs_and_entropies(half, labels)[0]
+    labels = given[1]
+    generator = torch.Generator().manual_seed(4)
+    states = torch.randn(TOKENS, 64, generator=generator).bfloat16()
+    logits = states @ torch.randn(64, VOCABULARY, generator=generator).bfloat16()
+
+    def mean_error(found):
+        exact = (logits.double() / 0.7).log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+        return float((found - exact).abs().mean())
+
+    found = logprobs_and_entropies(logits, labels, 0.7)[0]
     assert found.dtype == torch.float32
-    assert (found - exact).abs().max() < 1e-5
-    assert (logprobs_from_logits_v2(half, labels) - exact).abs().max() > 1e-2
-    grads = gradient(lambda x: logprobs_and_entropies(x, labels)[0], half, torch.ones(TOKENS))
+    assert mean_error(found) < 2e-6
+    divided = _scale_logits_by_temperature(
+        logits, torch.full((TOKENS, 1), 0.7), is_unit_temperature=False
+    )
+    assert mean_error(logprobs_and_entropies(divided, labels, 1.0)[0]) > 5e-3
+    assert mean_error(logprobs_from_logits_v2(divided, labels)) > 5e-3
+    grads = gradient(
+        lambda x: logprobs_and_entropies(x, labels, 0.7)[0], logits, torch.ones(TOKENS)
+    )
     assert grads.dtype == torch.bfloat16
 
 
@@ -66,6 +79,6 @@ def test_a_micro_batch_may_have_no_action_token():
     from vagen.engines.verl.networks import logprobs_and_entropies
 
     leaf = torch.empty(0, VOCABULARY, requires_grad=True)
-    logprobs, entropies = logprobs_and_entropies(leaf, torch.empty(0, dtype=torch.long))
+    logprobs, entropies = logprobs_and_entropies(leaf, torch.empty(0, dtype=torch.long), 1.0)
     (logprobs.sum() + entropies.sum()).backward()
     assert leaf.grad is not None and leaf.grad.shape == (0, VOCABULARY)

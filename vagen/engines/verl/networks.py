@@ -11,8 +11,11 @@ carry the features in place of frames.
 The policy's output layer sees only the states that predict action tokens (those of the policy
 loss): logits at every token, pictures included, would be the largest tensor of all.
 `logprobs_and_entropies` replaces verl's functions. Without flash-attn those work token by token, in
-the network's bfloat16, which is too coarse for the ratio of two policies. Here they are in float32,
-one slice of tokens at a time, also in the backward pass.
+the network's bfloat16, which is too coarse for the ratio of two policies, and all of verl's, the
+fused linear ones as well, divide by the temperature in that type. Here logits are rounded to the
+network's type once, by the output layer, as in the rollout servers. The rest is in float32, one
+slice of tokens at a time, also in the backward pass. A fused output layer would save those logits,
+but only verl's own fits the versions that we pin, and it knows no banned tokens.
 
 Shape legend: N tokens laid end to end, M action tokens, V vocabulary.
 """
@@ -249,8 +252,9 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
 
         They are 0 except before action tokens.
         """
-        logits = output.logits / micro_batch["temperature"]
-        found = logprobs_and_entropies(logits, output_args["targets"])
+        found = logprobs_and_entropies(
+            output.logits, output_args["targets"], micro_batch["temperature"]
+        )
         ids = micro_batch["input_ids"]
         zeros = torch.zeros(ids.values().shape, device=found[0].device)
         lines = [zeros.index_copy(0, output_args["before"], values) for values in found]
@@ -315,46 +319,54 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
         (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)
 
 
-def logprobs_and_entropies(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def logprobs_and_entropies(
+    logits: Tensor, labels: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Log-probability of each label, and entropy in nats of its distribution, differentiable.
 
     Args:
         logits: [M, V], of any floating type.
         labels: int64 [M].
+        temperature: Divides the logits.
 
     Returns:
         float32 [M] each; the gradient has the type of the logits.
     """
-    return _LogProbsAndEntropies.apply(logits, labels)
+    return _LogProbsAndEntropies.apply(logits, labels, temperature)
 
 
-def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the tokens with float32 copies of their logits."""
+def _slices(logits: Tensor, temperature: float) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the tokens with their logits at the temperature, float32 copies."""
     for start in range(0, len(logits), SLICE):
         part = slice(start, start + SLICE)
-        yield part, logits[part].to(torch.float32, copy=True)
+        yield part, logits[part].to(torch.float32, copy=True).div_(temperature)
 
 
 class _LogProbsAndEntropies(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         normalizer = torch.empty(len(logits), device=logits.device)
         chosen, entropies = torch.empty_like(normalizer), torch.empty_like(normalizer)
-        for part, values in _slices(logits):
+        for part, values in _slices(logits, temperature):
             normalizer[part] = values.logsumexp(-1)
             chosen[part] = values.gather(-1, labels[part, None])[:, 0]
             entropies[part] = normalizer[part] - (values.softmax(-1) * values).sum(-1)
         ctx.save_for_backward(logits, labels, normalizer, entropies)
+        ctx.temperature = temperature
         return chosen - normalizer, entropies
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None]:
         of_logprobs, of_entropies = (gradient[:, None] for gradient in outputs)
         logits, labels, normalizer, entropies = ctx.saved_tensors
+        temperature = ctx.temperature
         found = torch.empty_like(logits)
-        for part, values in _slices(logits):
+        for part, values in _slices(logits, temperature):
             logs = values.sub_(normalizer[part, None])
             share = (logs + entropies[part, None]).mul_(-of_entropies[part]).sub_(of_logprobs[part])
             share.mul_(logs.exp_())
-            found[part] = share.scatter_add_(-1, labels[part, None], of_logprobs[part])
-        return found, None
+            share.scatter_add_(-1, labels[part, None], of_logprobs[part])
+            found[part] = share.div_(temperature)
+        return found, None, None
