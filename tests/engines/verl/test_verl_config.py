@@ -11,7 +11,7 @@ from vagen.config import ConfigError, ExperimentConfig
 from vagen.config.presets import PRESETS
 from vagen.config.schema import has_reference
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
-from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
+from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, SEEDED_WORKER, Setting, settings
 from vagen.experiment.checks import has_critic
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.attention import ATTENTION
@@ -113,6 +113,18 @@ def test_ranks_servers_and_concurrency(model: str) -> None:
     # A running cluster knows its own resources, Ray refuses to be told.
     assert "num_gpus" not in init
     assert init.num_cpus is None
+
+
+def test_requests_to_vllm_have_seeds_on_a_cpu_or_where_it_is_asked_for(model: str) -> None:
+    def has_seeded_workers(*infra: str) -> bool:
+        options = composed(model, infra=infra).actor_rollout_ref.rollout.engine_kwargs.vllm
+        return options.get("worker_extension_cls") == SEEDED_WORKER
+
+    assert has_seeded_workers(*GPU)
+    assert not has_seeded_workers(*GPU, "verl.request_seeds=true")
+    assert not has_seeded_workers(*GPU, "verl.rollout=torch")
+    assert not has_seeded_workers("engine=verl", "device=cpu")
+    assert has_seeded_workers("engine=verl", "device=cpu", "verl.request_seeds=false")
 
 
 def test_a_ray_of_our_own_is_local_and_counts_ranks_as_gpus(model: str) -> None:
@@ -227,7 +239,7 @@ def test_any_other_option_of_verl_is_passed_through(model: str) -> None:
         "ray_kwargs.ray_init.object_store_memory": 10**9,
     }
     words = [f"verl.extra.{key}={str(value).lower()}" for key, value in extra.items()]
-    config = composed(model, infra=["engine=verl", "device=cpu", *words])
+    config = composed(model, infra=[*GPU, *words])
     for key, value in extra.items():
         assert OmegaConf.select(config, key) == value
     rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)

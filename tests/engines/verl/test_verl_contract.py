@@ -237,7 +237,7 @@ def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
     config = SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm"))
     )
-    policy = ServerPolicy(SimpleNamespace(config=config), ours)
+    policy = ServerPolicy(SimpleNamespace(config=config), ours, seeds=True)
     told = policy._vllm(Sampling())["logit_bias"]
     beyond = range(len(ours.tokenizer), vl_model.model.lm_head.weight.shape[0])
     assert sorted([*told, *beyond]) == ours.banned_ids

@@ -1,6 +1,7 @@
 """When servers are sent to sleep, woken and sent weights; verl's part is only recorded."""
 
-from types import SimpleNamespace
+import importlib
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,11 +9,24 @@ import pytest
 from vagen.experiment.load import load_experiment, load_infra
 
 
+class Server:
+    """Takes calls as Ray's handle of a rollout server does."""
+
+    def __init__(self):
+        self.told: list[tuple[str, tuple[int]]] = []
+        self.collective_rpc = self
+
+    def remote(self, method: str, args: tuple[int]) -> None:
+        """Notes a call of the server's workers."""
+        self.told.append((method, args))
+
+
 class Processes:
     """Stands in for verl's managers of processes."""
 
     def __init__(self, *_: Any, **__: Any):
         self.resource_pool_dict = {"ranks": None}
+        self.replicas = [SimpleNamespace(servers=[Server()]) for _ in range(2)]
 
     @classmethod
     def create(cls, **_: Any) -> "Processes":
@@ -22,7 +36,7 @@ class Processes:
         """Reserves nothing."""
 
     def get_replicas(self) -> list[Any]:
-        return []
+        return self.replicas
 
     def get_client(self, **_: Any) -> None:
         return None
@@ -46,7 +60,7 @@ def start(monkeypatch):
         monkeypatch.setattr(groups, "start_players", lambda *_: [])
         monkeypatch.setattr(groups, "omega_conf_to_dataclass", lambda config: config)
         rollout = SimpleNamespace(free_cache_engine=forget, checkpoint_engine=None)
-        trainer = SimpleNamespace(n_gpus_per_node=1, nnodes=1)
+        trainer = SimpleNamespace(n_gpus_per_node=1, nnodes=1, device="cuda")
         config: Any = SimpleNamespace(
             actor_rollout_ref=SimpleNamespace(rollout=rollout), trainer=trainer
         )
@@ -83,3 +97,42 @@ def test_servers_with_gpus_of_their_own_never_sleep(start):
     groups.synchronize()
     groups.make_room()
     assert calls == ["weights"]
+
+
+def test_servers_are_seeded_for_a_rollout_where_requests_are_not(start, monkeypatch):
+    """Each with a seed of its own, and with the same ones when the rollout is repeated."""
+    monkeypatch.setattr("ray.get", lambda calls: calls)
+
+    def told(*infra: str) -> list[Any]:
+        groups, _ = start(*infra, forget=True)
+        for seed in (3, 3, 4):
+            groups.seed(seed)
+        return [replica.servers[0].told for replica in groups.servers.get_replicas()]
+
+    first, second = told()
+    assert first[0][0] == "seed_sampling"
+    assert first[0] == first[1] != first[2]
+    assert first[0] != second[0]
+    assert told("verl.request_seeds=true") == [[], []]
+    assert told("verl.rollout=torch") == [[], []]
+
+
+def test_the_extension_of_vllms_workers_seeds_their_sampling(monkeypatch):
+    """vLLM itself is not installed here; it mixes the named class into its workers."""
+    import sys
+
+    import torch
+
+    from vagen.engines.verl.mapping import SEEDED_WORKER
+
+    theirs: Any = ModuleType("utils")
+    theirs.vLLMColocateWorkerExtension = object
+    monkeypatch.setitem(sys.modules, "verl.workers.rollout.vllm_rollout.utils", theirs)
+    module, _, name = SEEDED_WORKER.rpartition(".")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    worker = getattr(importlib.import_module(module), name)()
+    with torch.random.fork_rng():
+        worker.seed_sampling(5)
+        drawn = torch.rand(3)
+        assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    monkeypatch.delitem(sys.modules, module)

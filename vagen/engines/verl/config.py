@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.errors import unknown_name
 from vagen.config.infra import dotted
-from vagen.engines.verl.mapping import EXTRA, Setting, is_cpu, settings
+from vagen.engines.verl.mapping import EXTRA, VLLM, Setting, is_cpu, settings
 
-OPEN = ("ray_kwargs.ray_init",)
+OPEN = ("ray_kwargs.ray_init", VLLM)
 """Sections whose options verl passes on without checking."""
 
 

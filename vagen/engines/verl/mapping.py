@@ -38,8 +38,12 @@ FROZEN_TOWER = "freeze_vision_tower"
 """Key in the overrides of a model's configuration: whether the vision tower is frozen."""
 SLICE = 512
 """Number of tokens whose logits are in float32 at once (`networks.py`)."""
+SEEDED_WORKER = "vagen.engines.verl.vllm_worker.SeededWorker"
+"""The extension of vLLM's workers that can be seeded."""
 BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
 """Source of the token limit of a micro batch."""
+VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+"""verl's section of options that it passes on to vLLM."""
 EXTRA = "infra.verl.extra"
 """Source of settings that are passed through to verl."""
 
@@ -62,6 +66,12 @@ def is_cpu(infra: InfraConfig) -> bool:
     import torch
 
     return infra.device == "cpu" or (infra.device == "auto" and not torch.cuda.is_available())
+
+
+def seeds_requests(infra: InfraConfig, *, cpu: bool) -> bool:
+    """Whether requests to rollout servers carry seeds; otherwise a server has one per rollout."""
+    seeds = infra.verl.request_seeds
+    return infra.verl.rollout == "torch" or (cpu if seeds == "auto" else seeds)
 
 
 def token_budget(experiment: ExperimentConfig, infra: InfraConfig) -> int:
@@ -288,6 +298,9 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
         source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
+    if not seeds_requests(infra, cpu=cpu):
+        name, source = f"{VLLM}.worker_extension_cls", "infra.device, infra.verl.request_seeds"
+        yield Setting(name, SEEDED_WORKER, source, new=True)
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
