@@ -106,6 +106,7 @@ def settings(
     *,
     cpu: bool,
     environment: Mapping[str, str] | None = None,
+    frame_pixels: int | None = None,
 ) -> list[Setting]:
     """All settings of verl's configuration.
 
@@ -115,6 +116,7 @@ def settings(
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs.
         environment: Environment variables for all processes of a Ray started here.
+        frame_pixels: Pixels of the largest frame as the model reads it; None: not known.
 
     Raises:
         ConfigError: verl cannot run this combination, or `infra.verl.extra` sets a reserved
@@ -127,7 +129,7 @@ def settings(
         *_lora("actor_rollout_ref.model", experiment.actor_rollout_ref.model),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
-        *_rollout(experiment, infra, cpu=cpu),
+        *_rollout(experiment, infra, frame_pixels, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
     sources = {
@@ -259,7 +261,9 @@ def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Settin
     yield Setting(f"{key}.mixed_precision", types, "infra.dtype", new=True)
 
 
-def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+def _rollout(
+    experiment: ExperimentConfig, infra: InfraConfig, frame_pixels: int | None, *, cpu: bool
+) -> Iterator[Setting]:
     key, data = "actor_rollout_ref.rollout", experiment.data
     rollout, layout = experiment.actor_rollout_ref.rollout, infra.verl
     yield Setting(f"{key}.name", ROLLOUTS[layout.rollout], "infra.verl.rollout")
@@ -279,7 +283,14 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     )
     images = most_images(experiment)
     if images:
-        yield Setting(f"{key}.limit_images", images, "rollout_manager.max_turns, envs", new=True)
+        limits, source = {"image": images, "video": 0}, "rollout_manager.max_turns, envs"
+        yield Setting(f"{VLLM}.limit_mm_per_prompt", limits, source, new=True)
+    if images and frame_pixels:
+        # vLLM measures its memory with as many of the largest pictures as a step encodes. Without
+        # this option those are the model's, 3584 x 3584 pixels for Qwen2.5-VL. Options of
+        # `limit_mm_per_prompt` would only shrink the pictures, not raise their number.
+        options = {"max_pixels": frame_pixels}
+        yield Setting(f"{VLLM}.mm_processor_kwargs", options, "envs", new=True)
     for name in ("temperature", "top_p", "top_k"):
         yield Setting(f"{key}.{name}", getattr(rollout, name), f"actor_rollout_ref.rollout.{name}")
     yield Setting(f"{key}.n", 1, "")
@@ -287,6 +298,9 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.calculate_log_probs", True, "")
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
+    if not seeds_requests(infra, cpu=cpu):
+        name, source = f"{VLLM}.worker_extension_cls", "infra.device, infra.verl.request_seeds"
+        yield Setting(name, SEEDED_WORKER, source, new=True)
     if layout.rollout_gpus:
         source = "infra.verl.rollout_gpus"
         yield Setting("actor_rollout_ref.hybrid_engine", False, source)
@@ -298,9 +312,6 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
         source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
-    if not seeds_requests(infra, cpu=cpu):
-        name, source = f"{VLLM}.worker_extension_cls", "infra.device, infra.verl.request_seeds"
-        yield Setting(name, SEEDED_WORKER, source, new=True)
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
