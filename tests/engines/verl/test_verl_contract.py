@@ -49,6 +49,7 @@ CALLED: dict[str, list[str]] = {
         "micro_batch",
         "logits_processor_func",
     ],
+    f"{FSDP}:prepare_micro_batches": ["data", "dp_group"],
     f"{FSDP}:FSDPEngine.eval_mode": [],
     "torch.distributed.fsdp:register_fsdp_forward_method": ["module", "method_name"],
     "verl.models.transformers.qwen2_vl:_get_input_embeds": ["pixel_values", "image_grid_thw"],

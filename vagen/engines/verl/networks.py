@@ -10,12 +10,12 @@ carry the features in place of frames.
 
 The policy's output layer sees only the states that predict action tokens (those of the policy
 loss): logits at every token, pictures included, would be the largest tensor of all.
-`logprobs_and_entropies` replaces verl's functions. Without flash-attn those work token by token, in
-the network's bfloat16, which is too coarse for the ratio of two policies, and all of verl's, the
-fused linear ones as well, divide by the temperature in that type. Here logits are rounded to the
-network's type once, by the output layer, as in the rollout servers. The rest is in float32, one
-slice of tokens at a time, also in the backward pass. A fused output layer would save those logits,
-but only verl's own fits the versions that we pin, and it knows no banned tokens.
+`logprobs_and_entropies` replaces verl's functions. Without flash-attn those work token by token and
+divide by the temperature in the network's bfloat16, which is too coarse for the ratio of two
+policies. Here logits are rounded to the network's type once, by the output layer, as in the rollout
+servers. The rest is in float32, one slice of tokens at a time, also in the backward pass. A fused
+output layer would save those logits too. Of those that the pinned versions have, verl's in torch
+divides in bfloat16 as well, and neither that one nor its Triton kernel knows banned tokens.
 
 Shape legend: N tokens laid end to end, M action tokens, V vocabulary.
 """
@@ -37,17 +37,18 @@ from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithLMHead,
     FSDPEngineWithValueHead,
 )
 
+from vagen.engines.local.packing import layout_of
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import FROZEN_TOWER, SLICE, STRATEGY
-from vagen.engines.verl.rows import ACTIONS, FRAMES
+from vagen.engines.verl.rows import ACTIONS, ROWS, prepare_micro_batches, rows_of
 from vagen.envs.images import decode_png
-from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import freeze_tower
@@ -68,6 +69,8 @@ class Learner:
     optimizer: Any
     lr_scheduler: Any
     processor: Processor
+    answers_every_token = False
+    """Whether there is an output at every token, not only at those before action tokens."""
     takes_features: bool
     """Whether rows carry features of their frames, see `features`."""
 
@@ -83,18 +86,55 @@ class Learner:
         self.takes_features = self._pass_on_features()
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """Adds pixels of the rows' frames and boundaries of packed rows to verl's inputs."""
-        frames = micro_batch.get(FRAMES, None)
-        if frames is not None:
-            micro_batch = micro_batch.exclude(FRAMES)
-        inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
-        if frames is not None:
-            shown = [f for entry in frames for f in getattr(entry, "data", entry)["frames"]]
-            inputs |= self._feature_inputs(shown) if self.takes_features else self._pixels(shown)
+        """Inputs of the rows, packed or padded, and of their frames.
+
+        Returns:
+            Keyword arguments of the model, and `places`, int64 [N]: the place of each token of the
+            rows among the flattened hidden states.
+        """
+        rows = rows_of(micro_batch)
         if self.model_config.use_remove_padding:
-            lengths = micro_batch["input_ids"].offsets().diff().tolist()
-            inputs["segments"] = segments_of(lengths, inputs["input_ids"].device)
-        return inputs, arguments
+            inputs, frames, places = self._line(micro_batch, rows)
+        else:
+            frames = [frame for row in rows for frame in row["frames"] or ()]
+            inputs, _ = super().prepare_model_inputs(micro_batch.exclude(ROWS))  # type: ignore[misc]
+            lengths = micro_batch["input_ids"].offsets().diff()
+            padding = inputs["input_ids"].shape[1] - lengths
+            places = torch.repeat_interleave(padding.cumsum(0) - padding, lengths)
+            places += torch.arange(len(places), device=places.device)
+        if self.processor.has_vision:
+            inputs |= self._feature_inputs(frames) if self.takes_features else self._pixels(frames)
+        return inputs, {"places": places}
+
+    def _line(
+        self, micro_batch: TensorDict, rows: list[Any]
+    ) -> tuple[dict[str, Any], list[Any], Tensor]:
+        """Rows laid end to end, with what they share at the start once: inputs, frames, places."""
+        image, positions = self.processor.image_token_id, micro_batch["position_ids"].values()
+        wholes = [row["whole"] for row in rows]
+        lengths = [len(whole.ids) for whole in wholes]
+        starts = [0, *np.cumsum(lengths)[:-1].tolist()]
+        stretches = wholes
+        if not self.answers_every_token:
+            actions = micro_batch[ACTIONS].values().cpu().numpy()
+            stretches = [
+                whole.until(actions[start : start + len(whole.ids)], image)
+                for whole, start in zip(wholes, starts, strict=True)
+            ]
+        layout = layout_of(stretches, lengths, image, positions.device)
+        ids, line_positions, frames = [], [], []
+        parts = zip(rows, stretches, starts, layout.skipped, strict=True)
+        for row, stretch, start, (tokens, shown) in parts:
+            ids.append(stretch.ids[tokens:])
+            line_positions.append(positions[..., start + tokens : start + len(stretch.ids)])
+            frames += (row["frames"] or [])[shown : len(stretch.images)]
+        inputs = {
+            "input_ids": torch.from_numpy(np.concatenate(ids)).long()[None].to(positions.device),
+            "attention_mask": None,
+            "position_ids": torch.cat(line_positions, -1).unsqueeze(-2),
+            "segments": layout.segments,
+        }
+        return inputs, frames, layout.places.to(positions.device)
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
         """One optimizer step with the learning rate and limits in `data`."""
@@ -234,16 +274,11 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
         """Notes which states predict action tokens."""
-        inputs, _ = super().prepare_model_inputs(micro_batch)
-        ids = micro_batch["input_ids"]
+        inputs, arguments = super().prepare_model_inputs(micro_batch)
         before = micro_batch[ACTIONS].values().nonzero()[:, 0] - 1
-        self._predictors = before
-        if not self.model_config.use_remove_padding:
-            lengths = ids.offsets().diff()
-            padding = inputs["input_ids"].shape[1] - lengths
-            skipped = torch.repeat_interleave(padding.cumsum(0) - padding, lengths)
-            self._predictors = before + skipped[before]
-        return inputs, {"before": before, "targets": ids.values()[before + 1]}
+        self._predictors = arguments["places"][before]
+        targets = micro_batch["input_ids"].values()[before + 1]
+        return inputs, {"before": before, "targets": targets}
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
@@ -289,6 +324,16 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
 class ValueNetwork(Learner, FSDPEngineWithValueHead):
     """The critic: the policy's initial network with a value head that starts at 0."""
+
+    answers_every_token = True
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Values after each token, jagged [R, T]."""
+        values = output.logits.flatten(0, -2).index_select(0, output_args["places"])[:, 0]
+        offsets = micro_batch["input_ids"].offsets()
+        return {"values": torch.nested.nested_tensor_from_jagged(values, offsets)}
 
     def _build_module(self) -> Any:
         kind = self.model_config.model_type
@@ -370,3 +415,7 @@ class _LogProbsAndEntropies(torch.autograd.Function):
             share.scatter_add_(-1, labels[part, None], of_logprobs[part])
             found[part] = share.div_(temperature)
         return found, None, None
+
+
+# verl's FSDP engines look it up there.
+transformer_impl.prepare_micro_batches = prepare_micro_batches
