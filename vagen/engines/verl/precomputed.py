@@ -54,7 +54,7 @@ class PrecomputedOutputs:
 
     def forget(self) -> None:
         """Drops all outputs; call it before the networks change."""
-        self._outputs: dict[tuple[str, bytes, bytes], NDArray[np.float32]] = {}
+        self._outputs: dict[tuple[str, bytes], NDArray[np.float32]] = {}
         self._measured: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def begin(self) -> None:
@@ -98,6 +98,6 @@ class PrecomputedOutputs:
         return [found[i] if i in found else self._outputs[k] for i, k in enumerate(keys)], measured
 
 
-def _key(call: str, row: TokenRow) -> tuple[str, bytes, bytes]:
+def _key(call: str, row: TokenRow) -> tuple[str, bytes]:
     """With the sampled tokens, which decide where there are log-probabilities."""
-    return call, digest_of(row), row.loss_mask.tobytes()
+    return call, digest_of(row) + row.loss_mask.tobytes()
