@@ -71,9 +71,9 @@ def iterations(
     seconds = []
     with one_rank(config, setup.infra("verl.max_token_len_per_gpu=4096")) as engine:
         if not remembers:
-            engine._rows.see = None
+            engine._rows.encode = None
         for _ in range(setup.repeats + 1):
-            engine._rows._held, engine._rows._seen = {}, {}
+            engine._rows._stored, engine._rows._features = {}, {}
             begun = time.process_time()
             logprobs = engine.logprobs(rows, images)
             engine.logprobs(rows, images, reference=True)

@@ -120,7 +120,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
     from torch.nn.utils.rnn import pad_sequence
     from verl.utils import tensordict_utils
 
-    from vagen.engines.verl.rows import ACTIONS, FRAMES, jagged, to_batch
+    from vagen.engines.verl.rows import ACTIONS, jagged, to_batch
     from vagen.envs.images import decode_png
     from vagen.models.processor import load_processor
 
@@ -154,7 +154,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
             }
         )
     # pyrefly: ignore[bad-specialization]
-    batch[FRAMES] = lazy_stack([NonTensorData(entry) for entry in pixels])
+    batch["multi_modal_inputs"] = lazy_stack([NonTensorData(entry) for entry in pixels])
     longest = batch["response_mask"].shape[1]
     tensordict_utils.assign_non_tensor(batch, max_response_len=longest)
     return batch

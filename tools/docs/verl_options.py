@@ -33,7 +33,7 @@ def all_settings() -> list[Setting]:
     for cpu, separate_servers in ((False, 0), (True, 0), (False, 1)):
         layout = VerlConfig(rollout_gpus=separate_servers)
         infra = InfraConfig(engine="verl", dtype="bfloat16", verl=layout)
-        for setting in settings(experiment, infra, "", cpu=cpu):
+        for setting in settings(experiment, infra, "", cpu=cpu, frame_pixels=1):
             found.setdefault(setting.key, setting)
     return list(found.values())
 

@@ -18,6 +18,37 @@ from vagen.storage.manifest import file_entry
 
 pytestmark = pytest.mark.slow
 
+
+def test_copies_to_host_memory_do_not_wait_for_each_other(monkeypatch):
+    """The order of calls only: pinned memory needs a GPU."""
+    from torch.overrides import TorchFunctionMode
+
+    from vagen.engines.verl import checkpoint
+
+    calls: list[Any] = []
+
+    class Device:
+        @staticmethod
+        def synchronize() -> None:
+            calls.append("synchronize")
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if func is torch.Tensor.to:
+                calls.append((args[1], kwargs))
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(checkpoint, "get_torch_device", Device)
+    state = {"weight": torch.arange(3.0), "moments": {0: {"step": torch.tensor(2.0)}}, "lr": 0.5}
+    with Watch():
+        copied = checkpoint.to_host(state)
+    copy = ("cpu", {"copy": True, "non_blocking": True})
+    assert calls == [copy, copy, "synchronize"]
+    state["weight"].zero_()
+    assert copied["weight"].tolist() == [0, 1, 2]
+    assert copied["moments"][0]["step"] == 2 and copied["lr"] == 0.5
+
+
 LORA = ("actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4")
 
 

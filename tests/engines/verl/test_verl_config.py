@@ -11,10 +11,11 @@ from vagen.config import ConfigError, ExperimentConfig
 from vagen.config.presets import PRESETS
 from vagen.config.schema import has_reference
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
-from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
+from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, SEEDED_WORKER, Setting, settings
 from vagen.experiment.checks import has_critic
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.attention import ATTENTION
+from vagen.models.processor import load_processor
 from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 
 GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
@@ -86,7 +87,9 @@ def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) 
     assert rollout.dtype == infra.dtype
     assert (rollout.prompt_length, rollout.response_length) == (128, 640)
     assert rollout.max_model_len == 640
-    assert rollout.limit_images == 5
+    vllm = rollout.engine_kwargs["vllm"]
+    assert vllm["limit_mm_per_prompt"] == {"image": 5, "video": 0}
+    assert "mm_processor_kwargs" not in vllm
     assert rollout.calculate_log_probs
     assert rollout.log_prob_max_token_len_per_gpu == 16384
     network: Any = omega_conf_to_dataclass(config.actor_rollout_ref.model)
@@ -113,6 +116,43 @@ def test_ranks_servers_and_concurrency(model: str) -> None:
     # A running cluster knows its own resources, Ray refuses to be told.
     assert "num_gpus" not in init
     assert init.num_cpus is None
+
+
+def test_requests_to_vllm_have_seeds_on_a_cpu_or_where_it_is_asked_for(model: str) -> None:
+    def has_seeded_workers(*infra: str) -> bool:
+        options = composed(model, infra=infra).actor_rollout_ref.rollout.engine_kwargs.vllm
+        return options.get("worker_extension_cls") == SEEDED_WORKER
+
+    assert has_seeded_workers(*GPU)
+    assert not has_seeded_workers(*GPU, "verl.request_seeds=true")
+    assert not has_seeded_workers(*GPU, "verl.rollout=torch")
+    assert not has_seeded_workers("engine=verl", "device=cpu")
+    assert has_seeded_workers("engine=verl", "device=cpu", "verl.request_seeds=false")
+
+
+def test_vllm_measures_its_memory_with_the_frames_of_the_environments(model: str) -> None:
+    """As verl gives it to vLLM: without the option vLLM takes the model's largest picture."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from vagen.engines.verl.launch import largest_frame
+
+    experiment = load_experiment("frozenlake-tiny")
+    infra = load_infra(None, GPU)
+    pixels = largest_frame(experiment, infra, model)
+    assert pixels == (4 * 32) ** 2  # tiles and their pixels
+    odd = ["envs.frozenlake.env_config.tile_size=36"]  # the image processor scales such frames
+    width, height = load_processor(model).read_size((4 * 36, 4 * 36))
+    assert width != 4 * 36
+    assert largest_frame(load_experiment("frozenlake-tiny", odd), infra, model) == width * height
+    config = verl_config(experiment, infra, model, cpu=False, frame_pixels=pixels)
+    OmegaConf.resolve(config)
+    rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    options = rollout.engine_kwargs["vllm"]["mm_processor_kwargs"]
+    assert type(options) is dict  # as verl writes it to vLLM's command line
+    assert options == {"max_pixels": pixels}
+    assert largest_frame(experiment, load_infra(None, [*GPU, "verl.rollout=torch"]), model) is None
+    words = load_experiment("frozenlake-tiny", ["envs.frozenlake.env_config.render_mode=text"])
+    assert largest_frame(words, infra, model) is None
 
 
 def test_a_ray_of_our_own_is_local_and_counts_ranks_as_gpus(model: str) -> None:
@@ -227,7 +267,7 @@ def test_any_other_option_of_verl_is_passed_through(model: str) -> None:
         "ray_kwargs.ray_init.object_store_memory": 10**9,
     }
     words = [f"verl.extra.{key}={str(value).lower()}" for key, value in extra.items()]
-    config = composed(model, infra=["engine=verl", "device=cpu", *words])
+    config = composed(model, infra=[*GPU, *words])
     for key, value in extra.items():
         assert OmegaConf.select(config, key) == value
     rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)

@@ -42,8 +42,14 @@ CALLED: dict[str, list[str]] = {
     f"{ROLLOUT}.llm_server:LLMServerClient._vllm_request_id": ["request_id"],
     f"{ROLLOUT}.llm_server:LLMServerManager.get_client": ["client_cls"],
     # networks.py
-    f"{FSDP}:logprobs_from_logits": ["logits", "labels", "inplace_backward"],
-    f"{FSDP}:verl_F.entropy_from_logits": ["logits"],
+    f"{FSDP}:FSDPEngineWithLMHead.prepare_model_inputs": ["micro_batch"],
+    f"{FSDP}:FSDPEngineWithLMHead.prepare_model_outputs": [
+        "output",
+        "output_args",
+        "micro_batch",
+        "logits_processor_func",
+    ],
+    f"{FSDP}:prepare_micro_batches": ["data", "dp_group"],
     f"{FSDP}:FSDPEngine.eval_mode": [],
     "torch.distributed.fsdp:register_fsdp_forward_method": ["module", "method_name"],
     "verl.models.transformers.qwen2_vl:_get_input_embeds": ["pixel_values", "image_grid_thw"],
@@ -232,7 +238,7 @@ def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
     config = SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm"))
     )
-    policy = ServerPolicy(SimpleNamespace(config=config), ours)
+    policy = ServerPolicy(SimpleNamespace(config=config), ours, seeds=True)
     told = policy._vllm(Sampling())["logit_bias"]
     beyond = range(len(ours.tokenizer), vl_model.model.lm_head.weight.shape[0])
     assert sorted([*told, *beyond]) == ours.banned_ids

@@ -22,20 +22,21 @@ def gradient(compute, logits, weights):
     return leaf.grad
 
 
-@pytest.mark.parametrize("name", ["logprobs", "entropy"])
-def test_values_and_gradients_are_torchs(given, name):
-    from vagen.engines.verl import networks as ours
+@pytest.mark.parametrize("shares", [(1, 0), (0, 1), (1, 0.5)])
+def test_values_and_gradients_are_torchs(given, shares):
+    """Of log-probabilities, of entropies, and of a loss with an entropy bonus."""
+    from vagen.engines.verl.networks import logprobs_and_entropies
 
     logits, labels = given
 
     def expected(values):
-        logs = values.log_softmax(-1)
-        if name == "logprobs":
-            return logs.gather(-1, labels[:, None])[:, 0]
-        return -(logs.exp() * logs).sum(-1)
+        logs = (values / 0.7).log_softmax(-1)
+        entropies = -(logs.exp() * logs).sum(-1)
+        return shares[0] * logs.gather(-1, labels[:, None])[:, 0] + shares[1] * entropies
 
     def found(values):
-        return ours.logprobs(values, labels) if name == "logprobs" else ours.entropy(values)
+        logprobs, entropies = logprobs_and_entropies(values, labels, 0.7)
+        return shares[0] * logprobs + shares[1] * entropies
 
     torch.testing.assert_close(found(logits), expected(logits), atol=1e-5, rtol=1e-5)
     weights = torch.linspace(-1, 2, TOKENS)
@@ -44,49 +45,40 @@ def test_values_and_gradients_are_torchs(given, name):
     assert wanted.abs().max() > 0.1
 
 
-def test_one_network_s_logits_can_have_both(given):
-    """As a loss with an entropy bonus reads them: neither gradient spoils the other's logits."""
-    from vagen.engines.verl import networks as ours
-
-    logits, labels = given
-
-    def found(leaf):
-        scaled = leaf / 0.7
-        return ours.logprobs(scaled, labels) + 0.5 * ours.entropy(scaled)
-
-    def expected(leaf):
-        logs = (leaf / 0.7).log_softmax(-1)
-        return logs.gather(-1, labels[:, None])[:, 0] - 0.5 * (logs.exp() * logs).sum(-1)
-
-    weights = torch.linspace(-1, 2, TOKENS)
-    wanted, got = gradient(expected, logits, weights), gradient(found, logits, weights)
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
-
-
-def test_bfloat16_logits_give_float32_log_probabilities(given):
-    """verl's own are rounded to bfloat16: a ratio of two policies of some percent off."""
+def test_a_bfloat16_network_gives_float32_log_probabilities_at_any_temperature(given):
+    """verl's own are rounded to bfloat16, and so are its divided logits: some percent off."""
     from verl.utils.torch_functional import logprobs_from_logits_v2
+    from verl.workers.engine.fsdp.transformer_impl import _scale_logits_by_temperature
 
-    from vagen.engines.verl import networks as ours
+    from vagen.engines.verl.networks import logprobs_and_entropies
 
-    logits, labels = given
-    half = logits.bfloat16()
-    exact = half.double().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
-    found = ours.logprobs(half, labels)
+    labels = given[1]
+    generator = torch.Generator().manual_seed(4)
+    states = torch.randn(TOKENS, 64, generator=generator).bfloat16()
+    logits = states @ torch.randn(64, VOCABULARY, generator=generator).bfloat16()
+
+    def mean_error(found):
+        exact = (logits.double() / 0.7).log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+        return float((found - exact).abs().mean())
+
+    found = logprobs_and_entropies(logits, labels, 0.7)[0]
     assert found.dtype == torch.float32
-    assert (found - exact).abs().max() < 1e-5
-    assert (logprobs_from_logits_v2(half, labels) - exact).abs().max() > 1e-2
-    weights = torch.ones(TOKENS)
-    assert gradient(lambda x: ours.logprobs(x, labels), half, weights).dtype == torch.bfloat16
+    assert mean_error(found) < 2e-6
+    divided = _scale_logits_by_temperature(
+        logits, torch.full((TOKENS, 1), 0.7), is_unit_temperature=False
+    )
+    assert mean_error(logprobs_and_entropies(divided, labels, 1.0)[0]) > 5e-3
+    assert mean_error(logprobs_from_logits_v2(divided, labels)) > 5e-3
+    grads = gradient(
+        lambda x: logprobs_and_entropies(x, labels, 0.7)[0], logits, torch.ones(TOKENS)
+    )
+    assert grads.dtype == torch.bfloat16
 
 
-def test_the_workers_use_them():
-    from verl.workers.engine.fsdp import transformer_impl
+def test_a_micro_batch_may_have_no_action_token():
+    from vagen.engines.verl.networks import logprobs_and_entropies
 
-    from vagen.engines.verl import networks as ours
-
-    assert transformer_impl.logprobs_from_logits is ours.logprobs
-    assert transformer_impl.verl_F.entropy_from_logits is ours.entropy
-    padded = torch.randn(2, 3, VOCABULARY)
-    expected = torch.distributions.Categorical(logits=padded).entropy()
-    torch.testing.assert_close(ours.entropy(padded), expected)
+    leaf = torch.empty(0, VOCABULARY, requires_grad=True)
+    logprobs, entropies = logprobs_and_entropies(leaf, torch.empty(0, dtype=torch.long), 1.0)
+    (logprobs.sum() + entropies.sum()).backward()
+    assert leaf.grad is not None and leaf.grad.shape == (0, VOCABULARY)

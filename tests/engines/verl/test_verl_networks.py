@@ -53,6 +53,16 @@ def plain_logprobs(model: Any, row: TokenRow, images: Any, processor: Processor)
     return np.concatenate([[np.float32(0)], found.numpy()])
 
 
+def after_the_first(row: TokenRow) -> np.ndarray:
+    """All tokens that can be predicted."""
+    return np.arange(len(row.input_ids)) > 0
+
+
+def count_states(states: list[int], head: Any, given: Any, logits: torch.Tensor) -> None:
+    """Hook of the output layer: notes at how many states it computes logits."""
+    states.append(logits.numel() // logits.shape[-1])
+
+
 def learn(rank: int, ranks: int, folder: Path) -> None:
     """Each network before and after a step on this rank's share."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0"}
@@ -87,15 +97,22 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
             temperature=1.0,
         )
 
-        def said(compute: Any, name: str, batch: Any = batch) -> list[np.ndarray]:
-            data = batch(compute_loss=False, calculate_entropy=False)
+        def said(compute: Any, name: str, batch: Any = batch, **mask: Any) -> list[np.ndarray]:
+            data = batch(compute_loss=False, calculate_entropy=False, **mask)
             return before_tokens(at_tokens(compute(data)[name]))
 
-        found: dict[str, Any] = {"before": said(policy.compute_log_prob, "log_probs")}
+        states: list[int] = []
+        head = policy.actor.engine.module.get_output_embeddings()
+        head.register_forward_hook(partial(count_states, states))
+        found: dict[str, Any] = {
+            "before": said(policy.compute_log_prob, "log_probs", action_mask=after_the_first),
+            "sampled": said(policy.compute_log_prob, "log_probs"),
+        }
         columns = ("old_logprobs", "advantages")
         data = batch(columns=columns, calculate_entropy=True, **STEP)
         found["actor"] = policy.actor.train_batch(data)["metrics"]
-        found["after"] = said(policy.compute_log_prob, "log_probs")
+        found["logits"] = sum(states)
+        found["after"] = said(policy.compute_log_prob, "log_probs", action_mask=after_the_first)
         columns = ("values", "returns", "critic_mask")
         data = batch(columns=columns, value_shift=0.0, cliprange_value=0.5, **STEP)
         found["critic"] = critic.train_batch(data)["metrics"]
@@ -142,6 +159,22 @@ def test_log_probabilities_are_those_of_transformers(stories, family, attention)
             possible = np.isfinite(expected)
             np.testing.assert_allclose(logprobs[possible], expected[possible], atol=1e-4)
             assert (logprobs[~possible] < -1e8).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_logits_are_computed_where_a_sampled_token_follows(stories, family, attention):
+    """The same log-probabilities as with logits everywhere, and nothing for other tokens."""
+    for rank in range(2):
+        rows, found = stories["shares"][family][rank], stories[family, attention, rank]
+        for row, few, all_of_them in zip(rows, found["sampled"], found["before"], strict=True):
+            expected = np.where(row.loss_mask, all_of_them, 0)
+            np.testing.assert_allclose(few, expected, atol=1e-5)
+        everywhere = sum(len(row.input_ids) - 1 for row in rows)
+        sampled = sum(row.loss_mask.sum() for row in rows)
+        # Once everywhere; then for log-probabilities and for a step.
+        assert found["logits"] == everywhere + 2 * sampled
+        assert 2 * sampled < everywhere
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -79,6 +79,23 @@ def test_a_finished_episode_is_judged_as_the_stage_judges_it(run) -> None:
     assert trajectory.turns == turns
 
 
+@pytest.mark.parametrize("seeds", [True, False])
+def test_vllm_gets_the_seeds_of_requests_or_none(run, seeds) -> None:
+    asked: list[Any] = []
+
+    class Server(ServerClient):
+        async def generate(self, request_id: str, *, sampling_params: Any, **_: Any) -> Any:
+            asked.append(sampling_params["seed"])
+            return TokenOutput(token_ids=[0], log_probs=[-0.5])
+
+    infra = load_infra(None, ["device=cpu", f"verl.request_seeds={str(seeds).lower()}"])
+    config = verl_config(run.experiment, infra, str(run.warm_start / "policy"))
+    player = RolloutWorker(Server(config), run.experiment, infra)
+    spec = training_specs(run.experiment, load_levels(run), 0)[0]
+    asyncio.run(player.play(spec, run.experiment.actor_rollout_ref.rollout, "train"))
+    assert asked and all((seed is not None) is seeds for seed in asked)
+
+
 def test_a_judged_turn_is_not_judged_again(run) -> None:
     trajectory, _ = played(run, run.experiment)
     verdict = replace(trajectory.turns[0].verdict, observation=0.25)

@@ -31,7 +31,7 @@ def shorter(row):
 def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     """Whatever reads them, whoever has loaded them; the next batch takes their place."""
     from vagen.engines.objectives import column_of
-    from vagen.engines.verl.rows import FRAMES, SharedRows, to_batch
+    from vagen.engines.verl.rows import ROWS, SharedRows, to_batch
     from vagen.models.processor import load_processor
 
     processor = load_processor(family_dirs["qwen2_5_vl"])
@@ -52,7 +52,7 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     for rank, share in enumerate(shares):
         for place, i in enumerate(order[3 * rank : 3 * rank + 3]):
             entry = put[share.rows[place]]
-            assert (entry["input_ids"] == full[i].input_ids).all()
+            assert (entry["whole"].ids == full[i].input_ids).all()
             assert entry["frames"] == [vl_batch.images[digest] for digest in full[i].images]
             mask = full[i].loss_mask if i < 5 else 0 * full[i].loss_mask
             assert (share.actions[place] == mask).all()
@@ -78,4 +78,4 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     shared.shares(rows, vl_batch.images, 1)
     assert len(put) == 5 + len(more) + 1 + 5
     whole = to_batch(rows, vl_batch.images, processor, action_mask=lambda row: row.loss_mask)
-    assert len(whole[FRAMES]) == 5
+    assert len(whole[ROWS]) == 5

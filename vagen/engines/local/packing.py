@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vagen.engines.objectives import column_of
 from vagen.envs.images import decode_png
-from vagen.models.attention import segments_of
+from vagen.models.attention import RowGroup, segments_of
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
@@ -52,6 +52,33 @@ class RowPrefix:
         """A key that is equal for equal prompts."""
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
+    def until(self, selected: NDArray[np.bool_], image_token_id: int | None) -> "RowPrefix":
+        """The part up to the last selected token; all of it if there is none."""
+        begins = _frame_begins(self.ids, image_token_id)
+        if not selected.any() or begins.sum() != len(self.images):
+            return self
+        end = int(np.flatnonzero(selected)[-1]) + 1
+        is_image = self.ids == image_token_id
+        while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
+            end += 1
+        prompt = min(self.prompt, end - 1)
+        images = self.images[: begins[:end].sum()]
+        return RowPrefix(self.ids[:end], images, prompt, int(begins[:prompt].sum()))
+
+
+def whole_row(row: TokenRow, image_token_id: int | None) -> RowPrefix:
+    """All of a row; `image_token_id` is the placeholder for a patch of a frame."""
+    begins = _frame_begins(row.input_ids, image_token_id)
+    if begins.sum() != len(row.images):  # adjacent frames without a separator
+        return RowPrefix(row.input_ids, row.images)
+    prompt = min(int(row.loss_mask.argmax()), len(row.input_ids) - 1)
+    return RowPrefix(row.input_ids, row.images, prompt, int(begins[:prompt].sum()))
+
+
+def _frame_begins(ids: NDArray[np.int32], image_token_id: int | None) -> NDArray[np.bool_]:
+    is_image = np.equal(ids, -1 if image_token_id is None else image_token_id)
+    return is_image & ~np.concatenate([[False], is_image[:-1]])
+
 
 def stretch_of(row: TokenRow, mask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
     """The part of a row that has to be read, at least one token more than its prompt.
@@ -61,18 +88,8 @@ def stretch_of(row: TokenRow, mask: TokenMask | None, image_token_id: int | None
         mask: Selects the tokens to predict; None requests an output after every token.
         image_token_id: Placeholder for a patch of a frame.
     """
-    is_image = np.equal(row.input_ids, -1 if image_token_id is None else image_token_id)
-    begins = is_image & ~np.concatenate([[False], is_image[:-1]])
-    if begins.sum() != len(row.images):  # adjacent frames without a separator
-        return RowPrefix(row.input_ids, row.images)
-    end = len(row.input_ids)
-    if mask is not None and (selected := mask(row)).any():
-        end = int(np.flatnonzero(selected)[-1]) + 1
-    while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
-        end += 1
-    prompt = min(int(row.loss_mask.argmax()), end - 1)
-    images = row.images[: begins[:end].sum()]
-    return RowPrefix(row.input_ids[:end], images, prompt, int(begins[:prompt].sum()))
+    whole = whole_row(row, image_token_id)
+    return whole if mask is None else whole.until(mask(row), image_token_id)
 
 
 class ImageCache:
@@ -170,25 +187,15 @@ def pack(
     """
     stretches = [stretch_of(row, mask, processor.image_token_id) for row in rows]
     lengths = [len(row.input_ids) for row in rows]
-    ids, positions, segments, places = [], [], [], []
+    layout = layout_of(stretches, lengths, processor.image_token_id, device)
+    ids, positions = [], []
     shown: list[ProcessedImage] = []
-    end = 0
-    rest = iter(zip(stretches, lengths, strict=True))
-    for count, shared in families_of(stretches, processor.image_token_id):
-        members = list(islice(rest, count))
-        segments += segments_of([len(one.ids) - shared for one, _ in members], device, shared)
-        beginning = torch.arange(end, end + shared)
-        end += shared
-        skipped = frames = 0
-        for stretch, length in members:
-            row_images = [images[digest] for digest in stretch.images]
-            place, _ = processor.positions(stretch.ids, [image.grid for image in row_images], 0)
-            ids.append(stretch.ids[skipped:])
-            positions.append(place[:, skipped:])
-            shown += row_images[frames:]
-            begin, end = end, end + len(stretch.ids) - shared
-            places += [beginning, torch.arange(begin, begin + length - shared).clamp(max=end - 1)]
-            skipped, frames = shared, stretch.frames if shared == stretch.prompt else 0
+    for stretch, (skipped, frames) in zip(stretches, layout.skipped, strict=True):
+        row_images = [images[digest] for digest in stretch.images]
+        place, _ = processor.positions(stretch.ids, [image.grid for image in row_images], 0)
+        ids.append(stretch.ids[skipped:])
+        positions.append(place[:, skipped:])
+        shown += row_images[frames:]
     line = torch.from_numpy(np.concatenate(ids)).long()
     position_ids = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
     inputs: dict[str, Any] = {
@@ -196,10 +203,10 @@ def pack(
         "position_ids": (position_ids if processor.uses_mrope else position_ids[0]).to(device),
         "attention_mask": None,
         "use_cache": False,
-        "segments": tuple(segments),
+        "segments": layout.segments,
         **image_inputs(shown, processor, device, dtype),
     }
-    place = torch.cat(places)
+    place = layout.places
     selected = [mask(row) if mask else np.zeros(len(row.input_ids), np.bool_) for row in rows]
     actions = torch.from_numpy(np.concatenate(selected)).nonzero()[:, 0]
     row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))
@@ -212,6 +219,49 @@ def pack(
         targets=line[place[actions]].to(device),
         row_of=row_of[actions].to(device),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the tokens of rows that share prefixes stand in a line."""
+
+    segments: tuple[RowGroup, ...]
+    """For attention, see `segments_of`."""
+    places: Tensor
+    """int64 [N]: see `PackedRows.places`."""
+    skipped: list[tuple[int, int]]
+    """Tokens and frames at the start of each row that an earlier row brings into the line."""
+
+
+def layout_of(
+    stretches: Sequence[RowPrefix],
+    lengths: Sequence[int],
+    image_token_id: int | None,
+    device: torch.device,
+) -> Layout:
+    """Lays the stretches of rows end to end.
+
+    Args:
+        stretches: At least one; those with the same prompt are neighbours.
+        lengths: Tokens T of each row.
+        image_token_id: Placeholder for a patch of a frame.
+        device: Device of the segments.
+    """
+    segments, places, skipped = [], [], []
+    end = 0
+    rest = iter(zip(stretches, lengths, strict=True))
+    for count, shared in families_of(stretches, image_token_id):
+        members = list(islice(rest, count))
+        segments += segments_of([len(one.ids) - shared for one, _ in members], device, shared)
+        beginning = torch.arange(end, end + shared)
+        end += shared
+        skip = (0, 0)
+        for stretch, length in members:
+            skipped.append(skip)
+            begin, end = end, end + len(stretch.ids) - shared
+            places += [beginning, torch.arange(begin, begin + length - shared).clamp(max=end - 1)]
+            skip = (shared, stretch.frames if shared == stretch.prompt else 0)
+    return Layout(tuple(segments), torch.cat(places), skipped)
 
 
 def families_of(

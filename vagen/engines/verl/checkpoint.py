@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
-from verl.utils.device import get_device_id
+from verl.utils.device import get_device_id, get_torch_device
 
 from vagen.models.loading import save_processor, tied
 from vagen.models.lora import merged_weights
@@ -135,7 +135,7 @@ class ShardedState(BaseCheckpointManager):
         )
         for part, state in zip(PARTS, content, strict=True):
             name = shard_name(part, self.rank, self.world_size)
-            WRITER.begin(folder.parent, f"{folder.name}/{name}", partial(_save, _copied(state)))
+            WRITER.begin(folder.parent, f"{folder.name}/{name}", partial(_save, to_host(state)))
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         """Restores a checkpoint of any number of ranks.
@@ -192,8 +192,9 @@ def export_policy(
     state = {}
     for name, weight in merged_weights(model, whole):
         if rank == 0:
-            state[name] = weight.to("cpu", copy=True)
+            state[name] = _begin_copy(weight)
     if rank == 0:
+        get_torch_device().synchronize()
         save_processor(directory, processor)
         state = tied(model, state)
 
@@ -215,9 +216,20 @@ def whole(weight: Tensor) -> Tensor:
     return here.full_tensor()
 
 
-def _copied(state: dict[Any, Any]) -> dict[Any, Any]:
-    """The state with every tensor copied to host memory; shards stay shards."""
-    return tree_map_only(Tensor, lambda value: value.detach().to("cpu", copy=True), state)
+def to_host(state: dict[Any, Any]) -> dict[Any, Any]:
+    """The state with every tensor copied to host memory; shards stay shards.
+
+    From a GPU, copies follow each other without waiting, into pinned memory. torch keeps that
+    memory, once the writer has freed it, for the copies of the next checkpoint.
+    """
+    copied = tree_map_only(Tensor, _begin_copy, state)
+    get_torch_device().synchronize()
+    return copied
+
+
+def _begin_copy(value: Tensor) -> Tensor:
+    """A copy in host memory, complete when the device is synchronized; pinned if from a GPU."""
+    return value.detach().to("cpu", copy=True, non_blocking=True)
 
 
 def _save(state: dict[Any, Any], path: Path) -> None:

@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.errors import unknown_name
 from vagen.config.infra import dotted
-from vagen.engines.verl.mapping import EXTRA, Setting, is_cpu, settings
+from vagen.engines.verl.mapping import EXTRA, VLLM, Setting, is_cpu, settings
 
-OPEN = ("ray_kwargs.ray_init",)
+OPEN = ("ray_kwargs.ray_init", VLLM)
 """Sections whose options verl passes on without checking."""
 
 
@@ -27,6 +27,7 @@ def verl_config(
     *,
     cpu: bool | None = None,
     environment: Mapping[str, str] | None = None,
+    frame_pixels: int | None = None,
 ) -> DictConfig:
     """The configuration of verl's workers and servers.
 
@@ -36,13 +37,16 @@ def verl_config(
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs; None detects it.
         environment: Environment variables for all processes of a Ray started here.
+        frame_pixels: Pixels of the largest frame as the model reads it; None: not known.
 
     Raises:
         ConfigError: verl cannot run this combination.
     """
     cpu = is_cpu(infra) if cpu is None else cpu
     config = verl_defaults()
-    laid = settings(experiment, infra, model_path, cpu=cpu, environment=environment)
+    laid = settings(
+        experiment, infra, model_path, cpu=cpu, environment=environment, frame_pixels=frame_pixels
+    )
     lay(config, [setting for setting in laid if setting.source != EXTRA])
     pass_through(config, infra.verl.extra)
     return config

@@ -27,7 +27,7 @@ from vagen.engines.verl.workers import PARTS, RankReply, policy_loss, value_loss
 from vagen.learning import COVARIANCE_MODES
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
-from vagen.rollout.runner import EpisodeSpec
+from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.storage import FileEntry
 
@@ -259,6 +259,7 @@ class VerlEngine(Engine):
     ) -> tuple[list[Trajectory], Images]:
         """Plays with the servers' current weights."""
         with self.processes.watched():
+            self.groups.seed(derive_seed(*(spec.sampling_seed for spec in specs)))
             return rollout_workers.play(self.groups.players, specs, **options)
 
     def _await_background(self) -> None:

@@ -18,9 +18,11 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.schema import has_reference
+from vagen.engines.verl.mapping import seeds_requests
 from vagen.engines.verl.rollout_workers import ServerClient, start_players
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 from vagen.experiment.checks import has_critic
+from vagen.rollout.runner import derive_seed
 
 RANK_PREFIX = "vagen_rank_"
 """Prefix of the ranks' actor names in the Ray cluster."""
@@ -56,8 +58,11 @@ class WorkerGroups:
         self._always_awake = self.separate_servers or experiment.rollout_manager.one_step_off
         self._servers_forget = rollout.free_cache_engine
         """Whether a server that sleeps loses its weights."""
+        self._seeded = not seeds_requests(infra, cpu=config.trainer.device == "cpu")
+        """Whether servers are seeded, since requests are not."""
         self._fresh = False
         """Whether the servers have the policy's weights and are awake."""
+        self._asleep = False
         layout = {"ranks": [config.trainer.n_gpus_per_node] * config.trainer.nnodes}
         pools = ResourcePoolManager(layout, mapping={})
         pools.create_resource_pool()
@@ -71,7 +76,7 @@ class WorkerGroups:
             replicas=self.servers.get_replicas(),
         )
         if not self.separate_servers:
-            self._weights.sleep_replicas()
+            self._sleep()
         client = self.servers.get_client(client_cls=ServerClient)
         self.players = start_players(client, experiment, infra)
 
@@ -80,6 +85,19 @@ class WorkerGroups:
         if not self._fresh:
             self._weights.update_weights(0)
             self._fresh = True
+        self._asleep = False
+
+    def seed(self, seed: int) -> None:
+        """Seeds the servers' sampling, each differently, if requests carry no seeds."""
+        if self._seeded:
+            ray.get(
+                [
+                    replica.servers[0].collective_rpc.remote(
+                        "seed_sampling", args=(derive_seed(seed, number),)
+                    )
+                    for number, replica in enumerate(self.servers.get_replicas())
+                ]
+            )
 
     def weights_changed(self) -> None:
         """Marks the servers' weights as outdated."""
@@ -91,11 +109,14 @@ class WorkerGroups:
         vLLM drops its weights then; other servers keep them. Servers that play while the policy
         learns keep everything.
         """
-        if self._always_awake:
-            return
+        if not (self._always_awake or self._asleep):
+            self._sleep()
+            if self._servers_forget:
+                self._fresh = False
+
+    def _sleep(self) -> None:
         self._weights.sleep_replicas()
-        if self._servers_forget:
-            self._fresh = False
+        self._asleep = True
 
     def processes(self) -> dict[str, Any]:
         """The Ray actors of all ranks, servers and players, by name."""

@@ -1,5 +1,6 @@
 """Starts the distributed engine from this process: Ray, verl's worker groups and servers."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.engines.verl.env_vars import configure
 from vagen.engines.verl.mapping import ROLLOUTS, gpus, is_cpu, ranks
+from vagen.models.processor import load_processor
+from vagen.service import environments_of
 
 EARLIER_ENGINE_SECONDS = 60.0
 """Seconds that the processes of an earlier engine may take to end."""
@@ -43,7 +46,14 @@ def start(
     from vagen.engines.verl.engine import VerlEngine
     from vagen.engines.verl.groups import WorkerGroups
 
-    config = verl_config(experiment, infra, str(model_path), cpu=cpu, environment=variables)
+    config = verl_config(
+        experiment,
+        infra,
+        str(model_path),
+        cpu=cpu,
+        environment=variables,
+        frame_pixels=largest_frame(experiment, infra, model_path),
+    )
     connected_here = connect(config)
     _check_gpus(infra)
     _await_earlier_engine()
@@ -56,6 +66,28 @@ def start(
         environments=infra.environments,
         on_close=ray.shutdown if connected_here else lambda: None,
     )
+
+
+def largest_frame(
+    experiment: ExperimentConfig, infra: InfraConfig, model_path: str | Path
+) -> int | None:
+    """Pixels of the largest frame of the environments, scaled as the model reads it.
+
+    None if vLLM does not play or there are no frames. All frames of an environment have one size.
+    """
+    processor = load_processor(model_path)
+    shown = [spec for spec in experiment.envs.values() if spec.env_config["render_mode"] != "text"]
+    if infra.verl.rollout != "vllm" or not processor.has_vision or not shown:
+        return None
+    sizes = []
+    for spec in shown:
+        env = environments_of(infra.environments).open(spec.env_name, spec.env_config)
+        observation, _ = env.reset(seed=0)
+        env.close()
+        for frame in observation["images"]:
+            height, width, _ = frame.shape
+            sizes.append(math.prod(processor.read_size((width, height))))
+    return max(sizes, default=None)
 
 
 def connect(config: Any) -> bool:

@@ -38,8 +38,12 @@ FROZEN_TOWER = "freeze_vision_tower"
 """Key in the overrides of a model's configuration: whether the vision tower is frozen."""
 SLICE = 512
 """Number of tokens whose logits are in float32 at once (`networks.py`)."""
+SEEDED_WORKER = "vagen.engines.verl.vllm_worker.SeededWorker"
+"""The extension of vLLM's workers that can be seeded."""
 BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
 """Source of the token limit of a micro batch."""
+VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+"""verl's section of options that it passes on to vLLM."""
 EXTRA = "infra.verl.extra"
 """Source of settings that are passed through to verl."""
 
@@ -62,6 +66,12 @@ def is_cpu(infra: InfraConfig) -> bool:
     import torch
 
     return infra.device == "cpu" or (infra.device == "auto" and not torch.cuda.is_available())
+
+
+def seeds_requests(infra: InfraConfig, *, cpu: bool) -> bool:
+    """Whether requests to rollout servers carry seeds; otherwise a server has one per rollout."""
+    seeds = infra.verl.request_seeds
+    return infra.verl.rollout == "torch" or (cpu if seeds == "auto" else seeds)
 
 
 def token_budget(experiment: ExperimentConfig, infra: InfraConfig) -> int:
@@ -96,6 +106,7 @@ def settings(
     *,
     cpu: bool,
     environment: Mapping[str, str] | None = None,
+    frame_pixels: int | None = None,
 ) -> list[Setting]:
     """All settings of verl's configuration.
 
@@ -105,6 +116,7 @@ def settings(
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs.
         environment: Environment variables for all processes of a Ray started here.
+        frame_pixels: Pixels of the largest frame as the model reads it; None: not known.
 
     Raises:
         ConfigError: verl cannot run this combination, or `infra.verl.extra` sets a reserved
@@ -117,7 +129,7 @@ def settings(
         *_lora("actor_rollout_ref.model", experiment.actor_rollout_ref.model),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
-        *_rollout(experiment, infra, cpu=cpu),
+        *_rollout(experiment, infra, frame_pixels, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
     sources = {
@@ -249,7 +261,9 @@ def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Settin
     yield Setting(f"{key}.mixed_precision", types, "infra.dtype", new=True)
 
 
-def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+def _rollout(
+    experiment: ExperimentConfig, infra: InfraConfig, frame_pixels: int | None, *, cpu: bool
+) -> Iterator[Setting]:
     key, data = "actor_rollout_ref.rollout", experiment.data
     rollout, layout = experiment.actor_rollout_ref.rollout, infra.verl
     yield Setting(f"{key}.name", ROLLOUTS[layout.rollout], "infra.verl.rollout")
@@ -269,7 +283,14 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     )
     images = most_images(experiment)
     if images:
-        yield Setting(f"{key}.limit_images", images, "rollout_manager.max_turns, envs", new=True)
+        limits, source = {"image": images, "video": 0}, "rollout_manager.max_turns, envs"
+        yield Setting(f"{VLLM}.limit_mm_per_prompt", limits, source, new=True)
+    if images and frame_pixels:
+        # vLLM measures its memory with as many of the largest pictures as a step encodes. Without
+        # this option those are the model's, 3584 x 3584 pixels for Qwen2.5-VL. Options of
+        # `limit_mm_per_prompt` would only shrink the pictures, not raise their number.
+        options = {"max_pixels": frame_pixels}
+        yield Setting(f"{VLLM}.mm_processor_kwargs", options, "envs", new=True)
     for name in ("temperature", "top_p", "top_k"):
         yield Setting(f"{key}.{name}", getattr(rollout, name), f"actor_rollout_ref.rollout.{name}")
     yield Setting(f"{key}.n", 1, "")
@@ -277,6 +298,9 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.calculate_log_probs", True, "")
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
+    if not seeds_requests(infra, cpu=cpu):
+        name, source = f"{VLLM}.worker_extension_cls", "infra.device, infra.verl.request_seeds"
+        yield Setting(name, SEEDED_WORKER, source, new=True)
     if layout.rollout_gpus:
         source = "infra.verl.rollout_gpus"
         yield Setting("actor_rollout_ref.hybrid_engine", False, source)

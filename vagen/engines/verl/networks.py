@@ -8,11 +8,16 @@ A frozen vision tower gives the same features of a frame at any time, and for po
 critic, which are loaded from one model directory. The policy's tower computes them once, and rows
 carry the features in place of frames.
 
-`logprobs` and `entropy` replace verl's functions. Without flash-attn those work token by token, in
-the network's bfloat16, which is too coarse for the ratio of two policies. Here they are in float32,
-one slice of tokens at a time, also in the backward pass.
+The policy's output layer sees only the states that predict action tokens (those of the policy
+loss): logits at every token, pictures included, would be the largest tensor of all.
+`logprobs_and_entropies` replaces verl's functions. Without flash-attn those work token by token and
+divide by the temperature in the network's bfloat16, which is too coarse for the ratio of two
+policies. Here logits are rounded to the network's type once, by the output layer, as in the rollout
+servers. The rest is in float32, one slice of tokens at a time, also in the backward pass. A fused
+output layer would save those logits too. Of those that the pinned versions have, verl's in torch
+divides in bfloat16 as well, and neither that one nor its Triton kernel knows banned tokens.
 
-Shape legend: N tokens laid end to end, V vocabulary.
+Shape legend: N tokens laid end to end, M action tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,12 +43,12 @@ from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithValueHead,
 )
 
+from vagen.engines.local.packing import layout_of
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import FROZEN_TOWER, SLICE, STRATEGY
-from vagen.engines.verl.rows import FRAMES
+from vagen.engines.verl.rows import ACTIONS, ROWS, prepare_micro_batches, rows_of
 from vagen.envs.images import decode_png
-from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import freeze_tower, prepare_vision, tower_inputs
@@ -64,6 +69,8 @@ class Learner:
     optimizer: Any
     lr_scheduler: Any
     processor: Processor
+    answers_every_token = False
+    """Whether there is an output at every token, not only at those before action tokens."""
     takes_features: bool
     """Whether rows carry features of their frames, see `features`."""
 
@@ -72,7 +79,6 @@ class Learner:
         self.processor = load_processor(self.model_config.local_path)
         # For the engine only: rows are packed, but verl must not replace the configured attention.
         self.use_remove_padding = False
-        self.compute_entropy_from_logits = entropy  # not a compiled one
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
@@ -80,18 +86,55 @@ class Learner:
         self.takes_features = self._pass_on_features()
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """Adds pixels of the rows' frames and boundaries of packed rows to verl's inputs."""
-        frames = micro_batch.get(FRAMES, None)
-        if frames is not None:
-            micro_batch = micro_batch.exclude(FRAMES)
-        inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
-        if frames is not None:
-            shown = [f for entry in frames for f in getattr(entry, "data", entry)["frames"]]
-            inputs |= self._feature_inputs(shown) if self.takes_features else self._pixels(shown)
+        """Inputs of the rows, packed or padded, and of their frames.
+
+        Returns:
+            Keyword arguments of the model, and `places`, int64 [N]: the place of each token of the
+            rows among the flattened hidden states.
+        """
+        rows = rows_of(micro_batch)
         if self.model_config.use_remove_padding:
-            lengths = micro_batch["input_ids"].offsets().diff().tolist()
-            inputs["segments"] = segments_of(lengths, inputs["input_ids"].device)
-        return inputs, arguments
+            inputs, frames, places = self._line(micro_batch, rows)
+        else:
+            frames = [frame for row in rows for frame in row["frames"] or ()]
+            inputs, _ = super().prepare_model_inputs(micro_batch.exclude(ROWS))  # type: ignore[misc]
+            lengths = micro_batch["input_ids"].offsets().diff()
+            padding = inputs["input_ids"].shape[1] - lengths
+            places = torch.repeat_interleave(padding.cumsum(0) - padding, lengths)
+            places += torch.arange(len(places), device=places.device)
+        if self.processor.has_vision:
+            inputs |= self._feature_inputs(frames) if self.takes_features else self._pixels(frames)
+        return inputs, {"places": places}
+
+    def _line(
+        self, micro_batch: TensorDict, rows: list[Any]
+    ) -> tuple[dict[str, Any], list[Any], Tensor]:
+        """Rows laid end to end, with what they share at the start once: inputs, frames, places."""
+        image, positions = self.processor.image_token_id, micro_batch["position_ids"].values()
+        wholes = [row["whole"] for row in rows]
+        lengths = [len(whole.ids) for whole in wholes]
+        starts = [0, *np.cumsum(lengths)[:-1].tolist()]
+        stretches = wholes
+        if not self.answers_every_token:
+            actions = micro_batch[ACTIONS].values().cpu().numpy()
+            stretches = [
+                whole.until(actions[start : start + len(whole.ids)], image)
+                for whole, start in zip(wholes, starts, strict=True)
+            ]
+        layout = layout_of(stretches, lengths, image, positions.device)
+        ids, line_positions, frames = [], [], []
+        parts = zip(rows, stretches, starts, layout.skipped, strict=True)
+        for row, stretch, start, (tokens, shown) in parts:
+            ids.append(stretch.ids[tokens:])
+            line_positions.append(positions[..., start + tokens : start + len(stretch.ids)])
+            frames += (row["frames"] or [])[shown : len(stretch.images)]
+        inputs = {
+            "input_ids": torch.from_numpy(np.concatenate(ids)).long()[None].to(positions.device),
+            "attention_mask": None,
+            "position_ids": torch.cat(line_positions, -1).unsqueeze(-2),
+            "segments": layout.segments,
+        }
+        return inputs, frames, layout.places.to(positions.device)
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
         """One optimizer step with the learning rate and limits in `data`."""
@@ -231,11 +274,45 @@ class BanningHead(nn.Linear):
 class PolicyNetwork(Learner, FSDPEngineWithLMHead):
     """The policy, or the reference."""
 
+    _predictors: Tensor
+    """int64 [M]: places of the states that predict action tokens, in the flattened hidden states of
+    the micro batch."""
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
+        """Notes which states predict action tokens."""
+        inputs, arguments = super().prepare_model_inputs(micro_batch)
+        before = micro_batch[ACTIONS].values().nonzero()[:, 0] - 1
+        self._predictors = arguments["places"][before]
+        targets = micro_batch["input_ids"].values()[before + 1]
+        return inputs, {"before": before, "targets": targets}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Log-probabilities of the next tokens and entropies, jagged float32 [R, T].
+
+        They are 0 except before action tokens.
+        """
+        found = logprobs_and_entropies(
+            output.logits, output_args["targets"], micro_batch["temperature"]
+        )
+        ids = micro_batch["input_ids"]
+        zeros = torch.zeros(ids.values().shape, device=found[0].device)
+        lines = [zeros.index_copy(0, output_args["before"], values) for values in found]
+        return {
+            name: torch.nested.nested_tensor_from_jagged(line, ids.offsets())
+            for name, line in zip(("log_probs", "entropy"), lines, strict=True)
+        }
+
     def _build_module(self) -> Any:
         module = super()._build_module()
         head = module.get_output_embeddings()
         head.__class__ = BanningHead
         head.processor = self.processor
+        # verl's forward functions of vision-language models have no `logits_to_keep`.
+        head.register_forward_pre_hook(
+            lambda _, hidden: (hidden[0].flatten(0, -2).index_select(0, self._predictors),)
+        )
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
@@ -253,6 +330,16 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
 class ValueNetwork(Learner, FSDPEngineWithValueHead):
     """The critic: the policy's initial network with a value head that starts at 0."""
+
+    answers_every_token = True
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Values after each token, jagged [R, T]."""
+        values = output.logits.flatten(0, -2).index_select(0, output_args["places"])[:, 0]
+        offsets = micro_batch["input_ids"].offsets()
+        return {"values": torch.nested.nested_tensor_from_jagged(values, offsets)}
 
     def _build_module(self) -> Any:
         kind = self.model_config.model_type
@@ -283,77 +370,58 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
         (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)
 
 
-def logprobs(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> Tensor:
-    """Log-probability of each label, differentiable.
+def logprobs_and_entropies(
+    logits: Tensor, labels: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each label, and entropy in nats of its distribution, differentiable.
 
     Args:
-        logits: [N, V], of any floating type.
-        labels: int64 [N].
-        inplace_backward: For flash-attn's kernel; ignored.
+        logits: [M, V], of any floating type.
+        labels: int64 [M].
+        temperature: Divides the logits.
 
     Returns:
-        float32 [N]; its gradient has the type of the logits.
+        float32 [M] each; the gradient has the type of the logits.
     """
-    return _LogProbs.apply(logits, labels)
+    return _LogProbsAndEntropies.apply(logits, labels, temperature)
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each distribution in nats: logits [..., V] to float32 [...]."""
-    return _Entropy.apply(logits.flatten(0, -2)).view(logits.shape[:-1])
-
-
-def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the tokens with float32 copies of their logits."""
+def _slices(logits: Tensor, temperature: float) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the tokens with their logits at the temperature, float32 copies."""
     for start in range(0, len(logits), SLICE):
         part = slice(start, start + SLICE)
-        yield part, logits[part].to(torch.float32, copy=True)
+        yield part, logits[part].to(torch.float32, copy=True).div_(temperature)
 
 
-class _LogProbs(torch.autograd.Function):
+class _LogProbsAndEntropies(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, labels: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         normalizer = torch.empty(len(logits), device=logits.device)
-        chosen = torch.empty_like(normalizer)
-        for part, values in _slices(logits):
+        chosen, entropies = torch.empty_like(normalizer), torch.empty_like(normalizer)
+        for part, values in _slices(logits, temperature):
             normalizer[part] = values.logsumexp(-1)
             chosen[part] = values.gather(-1, labels[part, None])[:, 0]
-        ctx.save_for_backward(logits, labels, normalizer)
-        return chosen - normalizer
+            entropies[part] = normalizer[part] - (values.softmax(-1) * values).sum(-1)
+        ctx.save_for_backward(logits, labels, normalizer, entropies)
+        ctx.temperature = temperature
+        return chosen - normalizer, entropies
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = outputs
-        logits, labels, normalizer = ctx.saved_tensors
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None]:
+        of_logprobs, of_entropies = (gradient[:, None] for gradient in outputs)
+        logits, labels, normalizer, entropies = ctx.saved_tensors
+        temperature = ctx.temperature
         found = torch.empty_like(logits)
-        for part, values in _slices(logits):
-            share = gradient[part, None]
-            values.sub_(normalizer[part, None]).exp_().mul_(-share)
-            found[part] = values.scatter_add_(-1, labels[part, None], share)
-        return found, None
-
-
-class _Entropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        normalizer = torch.empty(len(logits), device=logits.device)
-        found = torch.empty_like(normalizer)
-        for part, values in _slices(logits):
-            normalizer[part] = values.logsumexp(-1)
-            mean = (values.softmax(-1) * values).sum(-1)
-            found[part] = normalizer[part] - mean
-        ctx.save_for_backward(logits, normalizer, found)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> Tensor:
-        (gradient,) = outputs
-        logits, normalizer, entropies = ctx.saved_tensors
-        found = torch.empty_like(logits)
-        for part, values in _slices(logits):
+        for part, values in _slices(logits, temperature):
             logs = values.sub_(normalizer[part, None])
-            found[part] = logs.exp() * (logs + entropies[part, None]) * -gradient[part, None]
-        return found
+            share = (logs + entropies[part, None]).mul_(-of_entropies[part]).sub_(of_logprobs[part])
+            share.mul_(logs.exp_())
+            share.scatter_add_(-1, labels[part, None], of_logprobs[part])
+            found[part] = share.div_(temperature)
+        return found, None, None
 
 
-transformer_impl.logprobs_from_logits = logprobs
-transformer_impl.verl_F.entropy_from_logits = entropy
+# verl's FSDP engines look it up there.
+transformer_impl.prepare_micro_batches = prepare_micro_batches

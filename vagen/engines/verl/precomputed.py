@@ -76,7 +76,7 @@ class PrecomputedOutputs:
                 outputs, measured = self._compute(call, rows, images, self._batch)
                 self._measured[call].append(measured)
                 for row, output in zip(rows, outputs, strict=True):
-                    self._outputs[call, digest_of(row)] = output
+                    self._outputs[_key(call, row)] = output
         self._waiting = []
 
     def complete(
@@ -87,7 +87,7 @@ class PrecomputedOutputs:
         Returns:
             [T] per row, and all measurements since the call was last completed.
         """
-        keys = [(call, digest_of(row)) for row in rows]
+        keys = [_key(call, row) for row in rows]
         missing = [i for i, key in enumerate(keys) if key not in self._outputs]
         found: dict[int, NDArray[np.float32]] = {}
         measured = self._measured.pop(call, [])
@@ -96,3 +96,8 @@ class PrecomputedOutputs:
             found = dict(zip(missing, outputs, strict=True))
             measured.append(now)
         return [found[i] if i in found else self._outputs[k] for i, k in enumerate(keys)], measured
+
+
+def _key(call: str, row: TokenRow) -> tuple[str, bytes]:
+    """With the sampled tokens, which decide where there are log-probabilities."""
+    return call, digest_of(row) + row.loss_mask.tobytes()

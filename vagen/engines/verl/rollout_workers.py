@@ -22,7 +22,7 @@ from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images
 from vagen.engines.verl.errors import RolloutError
-from vagen.engines.verl.mapping import TORCH_ROLLOUT
+from vagen.engines.verl.mapping import TORCH_ROLLOUT, seeds_requests
 from vagen.judge.scoring import Scorer, cache_folder
 from vagen.models.processor import Processor, load_processor
 from vagen.rollout.batch_tables import decode, encode
@@ -81,15 +81,17 @@ class ServerPolicy:
     bans), so with those they are of the truncated distribution.
     """
 
-    def __init__(self, client: ServerClient, processor: Processor):
+    def __init__(self, client: ServerClient, processor: Processor, *, seeds: bool):
         """Prepares a policy.
 
         Args:
             client: Client of the servers, shared by a process's episodes.
             processor: Processor of the policy's model.
+            seeds: Whether vLLM gets the seeds of requests.
         """
         self.client = client
         self.processor = processor
+        self.seeds = seeds
         self.own_server = client.config.actor_rollout_ref.rollout.name == TORCH_ROLLOUT
 
     async def generate(
@@ -129,7 +131,7 @@ class ServerPolicy:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "max_tokens": sampling.max_new_tokens,
-            "seed": sampling.seed,
+            "seed": sampling.seed if self.seeds else None,
             "logprobs": True,
             "logit_bias": dict.fromkeys(banned, BANNED_LOGIT),
             "ignore_eos": True,
@@ -156,6 +158,8 @@ class RolloutWorker:
         self.scorer = Scorer(experiment, cache=cache_folder(infra), share=players)
         live = experiment.actor_rollout_ref.rollout.max_concurrency
         self.free = asyncio.Semaphore(-(-live // players))
+        cpu = client.config.trainer.device == "cpu"
+        self.seeds = seeds_requests(infra, cpu=cpu)
         self.stopped = -1
         """Number of the latest stopped batch."""
 
@@ -171,7 +175,7 @@ class RolloutWorker:
         """
         runner = make_runner(
             self.experiment,
-            policy=ServerPolicy(self.client, self.processor),
+            policy=ServerPolicy(self.client, self.processor, seeds=self.seeds),
             processor=self.processor,
             sampling=sampling,
             stopped=lambda: self.stopped >= batch,
