@@ -147,10 +147,7 @@ def local_needs(
     cache = {"key/value cache": int(width * slots * capacity * copies * shape.cache_floats)}
     length = max(size.trajectory_of(experiment) for size in sizes.values())
     tokens = min(actor_config.ppo_max_token_len, length * actor_config.ppo_mini_batch_size)
-    sampled = tokens
-    if experiment.rollout_manager.use_loss_mask:
-        answers = max(size.response for size in sizes.values())
-        sampled = tokens * experiment.rollout_manager.max_turns * answers // length
+    sampled = _sampled(experiment, sizes, tokens)
     everything = not options.gradient_checkpointing
     kept = _kept_numbers(experiment, shape, sizes, tokens, everything=everything)
     update = {
@@ -235,13 +232,11 @@ def gpu_memory(
     elif experiment.rollout_manager.one_step_off:
         asleep = sum(server.values())
 
-    actor_config = experiment.actor_rollout_ref.actor
     tokens = min(token_budget(experiment, infra), step_tokens(experiment, infra, sizes))
-    # Rows of the vocabulary alive per token: the model's logits, those divided by the temperature
-    # and their gradient; with an entropy bonus its gradient and the sum of both. A slice of each
-    # row is in float32 as well, three times.
-    copies = 5 if actor_config.entropy_coeff or actor_config.entropy_ctrl.target else 3
-    logits = shape.vocabulary * (tokens * width * copies + min(tokens, SLICE) * 4 * 3)
+    # Rows of the vocabulary alive per sampled token: logits and their gradient. A slice of each row
+    # is in float32 as well, three times.
+    sampled = _sampled(experiment, sizes, tokens)
+    logits = shape.vocabulary * (sampled * width * 2 + min(sampled, SLICE) * 4 * 3)
     everything = infra.verl.gradient_checkpointing is False
     kept = width * _kept_numbers(experiment, shape, sizes, tokens, everything=everything)
     if infra.dtype == "float32":
@@ -259,6 +254,15 @@ def gpu_memory(
         key=lambda parts: sum(parts.values()),
     )
     return {"CUDA": CONTEXT, **beside, **server}, {"CUDA": CONTEXT, **update, **learning}
+
+
+def _sampled(experiment: ExperimentConfig, sizes: Sizes, tokens: int) -> int:
+    """Tokens of a batch at which logits are computed."""
+    if not experiment.rollout_manager.use_loss_mask:
+        return tokens
+    length = max(size.trajectory_of(experiment) for size in sizes.values())
+    answers = max(size.response for size in sizes.values())
+    return tokens * experiment.rollout_manager.max_turns * answers // length
 
 
 def _gathered(shape: ModelShape, width: int) -> int:
