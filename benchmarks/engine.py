@@ -101,7 +101,8 @@ def iteration(run: Run, engine: LocalEngine, clock: Clock) -> list[Trajectory]:
 
 def states(engine: LocalEngine) -> list[Any]:
     """The modules and optimizers whose state an update changes."""
-    parts = [engine.actor.model, engine.actor_optimizer, engine.critic, engine.critic_optimizer]
+    learners = engine.learners.values()
+    parts = [part for learner in learners for part in (learner.module, learner.optimizer)]
     return [part for part in parts if part is not None]
 
 

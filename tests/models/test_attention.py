@@ -413,8 +413,9 @@ def test_cached_attention_adds_up_in_float32():
     mask = cache(3, reach).mask(torch.tensor([39, 30, 25]), 1, reach)
 
     def attended(dtype: torch.dtype) -> torch.Tensor:
-        parts = [part.to(torch.bfloat16).to(dtype) for part in (query, keys, values)]
+        q, k, v = (part.to(torch.bfloat16).to(dtype) for part in (query, keys, values))
         module = torch.nn.Module()
-        return packed_attention(module, *parts, mask.to(dtype), 0.25, prefix=prefix)[0].double()
+        found = packed_attention(module, q, k, v, mask.to(dtype), 0.25, prefix=prefix)
+        return found[0].double()
 
     assert (attended(torch.bfloat16) - attended(torch.float64)).abs().max() < 0.008

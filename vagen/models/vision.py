@@ -42,7 +42,7 @@ class SharedImages:
     """Maps shown images to distinct images."""
 
     grids: list[Grid]
-    """Of the distinct images."""
+    """Grids of the distinct images."""
     index: Tensor
     """int64 [image tokens]: index into the features of the distinct images."""
 
@@ -134,8 +134,8 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
     """Keyword arguments of a tower that depend on the images' sizes alone.
 
     Args:
-        tower: Of Qwen2-VL, Qwen2.5-VL, Qwen3-VL or a family with the same interface.
-        grids: Of the images.
+        tower: The vision tower of Qwen2-VL, Qwen2.5-VL, Qwen3-VL or a family with its interface.
+        grids: Grids of the images.
         device: The tower's device.
 
     Returns:

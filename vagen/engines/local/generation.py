@@ -9,6 +9,7 @@ Shape legend: A active rows, n new tokens, P tokens of a prefix, V vocabulary.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -299,7 +300,7 @@ class LocalPolicy:
             c.position += 1
         self._draw(batch, hidden[:, 0])
 
-    def _decode_inputs(self, rows: list[_Conversation | None]) -> list[Tensor]:
+    def _decode_inputs(self, rows: Sequence[_Conversation | None]) -> tuple[Tensor, Tensor, Tensor]:
         """Last ids [A, 1], positions [3, A, 1] and lengths [A] of the first slots' conversations.
 
         A slot without an answering conversation gets a token that is written behind its end.
@@ -309,7 +310,7 @@ class LocalPolicy:
             for c in rows
         ]
         ids, positions, lengths = torch.tensor(values, device=self.device).unbind(1)
-        return [ids[:, None], positions[:, None].expand(3, -1, 1), lengths]
+        return ids[:, None], positions[:, None].expand(3, -1, 1), lengths
 
     def _decode_recorded(self, batch: list[_Conversation], steps: DecodeSteps) -> Tensor:
         """Like `_forward` for one token, with slots and reach rounded up."""
