@@ -9,6 +9,7 @@ from urllib.request import getproxies
 from safetensors import SafetensorError, safe_open
 
 from vagen.models import ModelError, first_line
+from vagen.models.gguf import file_of, is_packed
 from vagen.models.tiny import TINY_MODELS
 from vagen.storage import MANIFEST, verify_directory
 
@@ -28,6 +29,9 @@ def check_model(path: str) -> None:
     """
     if path in TINY_MODELS:
         return
+    if is_packed(path):
+        file_of(path)
+        return
     folder = Path(path)
     cache_only_without_hub(path)
     if folder.is_dir():
@@ -43,7 +47,7 @@ def check_model(path: str) -> None:
     elif path.count("/") != 1 or path.startswith(("/", ".", "~")):
         raise ModelError(
             f"there is no model {path!r}: give a model directory, a hub id (owner/name), or one of "
-            f"{', '.join(TINY_MODELS)}"
+            f"{', '.join(TINY_MODELS)}, gguf:FILE and pip:PACKAGE"
         )
 
 
@@ -55,7 +59,7 @@ def check_obtainable(path: str) -> None:
     Raises:
         ModelError: The hub does not have it, does not answer, or requires a token.
     """
-    if path in TINY_MODELS or Path(path).is_dir():
+    if path in TINY_MODELS or is_packed(path) or Path(path).is_dir():
         return
     cache_only_without_hub(path)
     from huggingface_hub import hf_hub_download
@@ -77,7 +81,7 @@ def cache_only_without_hub(path: str) -> None:
 
     Does nothing for a model directory, or behind a proxy.
     """
-    if path in TINY_MODELS or Path(path).is_dir() or getproxies():
+    if path in TINY_MODELS or is_packed(path) or Path(path).is_dir() or getproxies():
         return
     from huggingface_hub import constants
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vagen.models import ModelError, first_line
 from vagen.models.attention import ATTENTION
+from vagen.models.gguf import directory_of
 from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision
@@ -83,10 +84,11 @@ class ValueModel(nn.Module):
 def load_model(
     path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> LanguageModel:
-    """A model from a local directory or a hub id.
+    """A model from a local directory, a hub id or a GGUF file.
 
     Args:
-        path: Local directory (as `save_pretrained` writes) or hub id.
+        path: Local directory (as `save_pretrained` writes), hub id, or a source of
+            `vagen.models.gguf`.
         device: Device of the weights.
         dtype: Type of the weights.
 
@@ -102,7 +104,7 @@ def load_model(
     family: Any = AutoModelForImageTextToText if processor.has_vision else AutoModelForCausalLM
     try:
         model, found = family.from_pretrained(
-            str(path),
+            directory_of(path),
             config=config,
             dtype=dtype,
             attn_implementation=ATTENTION,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.models import ModelError, first_line
+from vagen.models.gguf import directory_of
 
 if TYPE_CHECKING:
     import torch
@@ -225,7 +226,7 @@ class Processor:
 
 
 def load_config(path: str | Path) -> Any:
-    """The configuration of a model directory or hub id, as `transformers` reads it.
+    """The configuration of a model directory, hub id or packed model, as `transformers` reads it.
 
     Raises:
         ModelError: It does not exist.
@@ -235,8 +236,9 @@ def load_config(path: str | Path) -> Any:
     # isort: split
     from transformers import AutoConfig
 
+    directory = directory_of(path)
     try:
-        return AutoConfig.from_pretrained(str(path))
+        return AutoConfig.from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{path}: no model configuration could be loaded ({first_line(error)})"
@@ -258,8 +260,9 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     # isort: split
     from transformers import AutoTokenizer
 
+    directory = directory_of(path)
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(path), config=config)
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, config=config)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no tokenizer could be loaded ({first_line(error)})") from error
     if not tokenizer.encode("text", add_special_tokens=False):  # made without its files

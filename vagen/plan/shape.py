@@ -7,6 +7,7 @@ from typing import Any
 from vagen.config import ExperimentConfig
 from vagen.experiment.checks import has_critic
 from vagen.models import ModelError
+from vagen.models.gguf import directory_of
 from vagen.models.lora import adapter_parameters
 from vagen.models.published import PUBLISHED
 
@@ -69,11 +70,12 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
     """
     from transformers import AutoConfig
 
+    directory = directory_of(model)
     try:
         network = (
             _published(model)
             if model in PUBLISHED
-            else _without_weights(AutoConfig.from_pretrained(model))
+            else _without_weights(AutoConfig.from_pretrained(directory))
         )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]

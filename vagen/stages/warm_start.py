@@ -15,6 +15,7 @@ from vagen import progress
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.make import configure_torch, device_of, helpers_of
+from vagen.models.gguf import is_packed
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy
@@ -63,7 +64,9 @@ def warm_start(run: Run) -> dict[str, Any]:
         if path in TINY_MODELS:
             source = scratch
             build_tiny_policy(config, levels, Path(scratch), run.infra.environments)
-        if config.warm_start.steps == 0 and path not in TINY_MODELS:
+        # Every process of the run reads what is built or converted here from the run's folder.
+        made_here = path in TINY_MODELS or is_packed(path)
+        if config.warm_start.steps == 0 and not made_here:
             load_processor(path)  # the weights are checked when the engine loads them
             payload: dict[str, Any] = {"model_path": path, "metrics": {}}
             with commit_directory(run.warm_start, kind="warm_start", payload=payload):

