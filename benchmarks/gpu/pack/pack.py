@@ -54,23 +54,27 @@ UNUSED = {
 
 def main() -> None:
     """Packs both parts and prints their sizes."""
-    work, target = ROOT / "build" / "pack-gpu", ROOT / ".gpu"
+    target = ROOT / ".gpu"
     shutil.rmtree(target, ignore_errors=True)
     for part in UNUSED:
-        site = work / part / "site"
-        shutil.rmtree(site, ignore_errors=True)
-        for wheel in sorted(download(part, work / part / "wheels").glob("*.whl")):
-            shutil.unpack_archive(wheel, site, "zip")
-        lighten(part, site)
-        (target / part).mkdir(parents=True)
-        archive = target / part / "site.tar.xz"
-        tar = ["tar", "--create", "--xz", f"--file={archive}", f"--directory={site}", "."]
-        subprocess.run(tar, check=True, env=os.environ | {"XZ_OPT": "-6 --threads=0"})
+        pack(part, ROOT / "build" / "pack-gpu" / part, target / part)
     prepare(load_experiment(EXPERIMENT, sys.argv[1:]), target / "verl")
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT)
     (target / "verl" / "commit").write_bytes(commit)
     for part, size in check_sizes(ROOT, [target / part for part in UNUSED]).items():
         print(f"{part}: {size / MIB:.1f} MiB with the checkout, of {LIMIT // MIB}")
+
+
+def pack(part: str, work: Path, target: Path) -> None:
+    """Writes `site.tar.xz`, a folder for the other machine's `PYTHONPATH`, into the target."""
+    site = work / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    for wheel in sorted(download(part, work / "wheels").glob("*.whl")):
+        shutil.unpack_archive(wheel, site, "zip")
+    lighten(part, site)
+    target.mkdir(parents=True)
+    tar = ["tar", "--create", "--xz", f"--file={target / 'site.tar.xz'}", f"--directory={site}"]
+    subprocess.run([*tar, "."], check=True, env=os.environ | {"XZ_OPT": "-6 --threads=0"})
 
 
 def download(part: str, folder: Path) -> Path:
