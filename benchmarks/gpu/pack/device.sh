@@ -1,9 +1,10 @@
 #!/bin/bash
 # On the GPU machine, in the checkout's root: bash benchmarks/gpu/pack/device.sh CALL (see ../README.md)
-# Results go to $OUT. Packages are unpacked below $BASE, once.
+# Results go to $OUT/CALL. Packages are unpacked below $BASE, once.
 set -u
 DEADLINE=$(($(date +%s) + ${LIMIT:-280}))
-BASE=${BASE:-/tmp/gpu} OUT=${OUT:-$PWD/benchmarks/results} DEV=${DEV:-cuda} MODEL=${MODEL:-qwen25vl-1b} SIZES=${SIZES:-}
+CALL=${1:?local, vllm or verl}
+BASE=${BASE:-/tmp/gpu} OUT=${OUT:-$PWD/benchmarks/results}/$CALL DEV=${DEV:-cuda} MODEL=${MODEL:-qwen25vl-1b} SIZES=${SIZES:-}
 mkdir -p "$BASE/site" "$BASE/scratch" "$BASE/ray" "$OUT"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTHONPATH=$BASE/site:$PWD
 export RAY_TMPDIR=$BASE/ray VLLM_NO_USAGE_STATS=1 VLLM_CACHE_ROOT=$BASE/vllm OUT
@@ -37,7 +38,7 @@ check() {
         --scratch "$BASE/scratch" --output "$OUT" "$@"
 }
 
-case ${1:-} in
+case $CALL in
 local) # the machine; the engine for one machine
     measure 40 probe python3 benchmarks/gpu/pack/probe.py
     # 16,384 tokens without recomputation do not fit beside three networks
@@ -57,9 +58,9 @@ verl) # verl's network without servers; kernels of packed rows
     check 90 g1 --trajectories 16 --repeats 1 $SIZES
     ;;
 *)
-    echo "usage: device.sh local|vllm|verl" >&2
+    echo "no call $CALL: local, vllm or verl" >&2
     exit 2
     ;;
 esac
-(cd "$BASE" && tar -czf "$OUT/logs-$1.tgz" ./*.log)
+(cd "$BASE" && tar -czf "$OUT/logs.tgz" ./*.log)
 ls -l "$OUT"
