@@ -10,8 +10,8 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTHONPA
 export RAY_TMPDIR=$BASE/ray VLLM_NO_USAGE_STATS=1 VLLM_CACHE_ROOT=$BASE/vllm OUT
 
 for part in verl vllm; do
-    if [ -e .gpu/$part/site.tar.xz ] && [ ! -e "$BASE/$part" ]; then
-        python3 -W ignore -m tarfile -e .gpu/$part/site.tar.xz "$BASE/site" && touch "$BASE/$part"
+    if [ -e .gpu/$part/site.tar.xz ] && [ ! -e "$BASE/$part-unpacked" ]; then
+        python3 -W ignore -m tarfile -e .gpu/$part/site.tar.xz "$BASE/site" && touch "$BASE/$part-unpacked"
     fi
 done
 [ -e .gpu/verl/commit ] && cp -r .gpu/verl/commit .gpu/verl/g10-* "$BASE/scratch/"
