@@ -47,8 +47,9 @@ local) # the machine; the engine for one machine
     ;;
 vllm) # Ray, verl and vLLM: everything of one started engine
     # CUDA graphs of decode steps without torch.compile: the server is up a minute and a half earlier
-    extra=infra.verl.extra.actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config
-    check 275 one --rollouts "${ROLLOUT:-vllm}" "$extra={\"mode\": 0, \"cudagraph_mode\": \"FULL_DECODE_ONLY\"}" $SIZES
+    graphs=infra.verl.extra.actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config
+    graphs+="='{\"mode\": 0, \"cudagraph_mode\": \"FULL_DECODE_ONLY\"}'" # quoted: a string for verl
+    check 275 one --rollouts "${ROLLOUT:-vllm}" "$graphs" $SIZES
     grep -hE 'Sleep mode freed|update_weights done|GPU KV cache|Graph capturing|init engine|Model loading took|FlashAttention|Error' \
         "$BASE/one.log" | tail -25 | cut -c1-220
     [ "$DEV" = cuda ] && timeout 20 python3 -m ray.scripts.scripts stop --force >/dev/null 2>&1 # what a limit cut off

@@ -40,12 +40,7 @@ def main() -> None:
         "torch": torch.__version__,
         "cores": os.cpu_count(),
         "versions": {name: known.get(name) for name in VERSIONS},
-        "machine": {
-            name: subprocess.run(
-                text, shell=True, capture_output=True, text=True
-            ).stdout.splitlines()
-            for name, text in COMMANDS.items()
-        },
+        "machine": {name: subprocess.getoutput(text) for name, text in COMMANDS.items()},
     }
     parts: dict[str, Callable[[], Any]] = {
         "tflops": products,
