@@ -44,7 +44,7 @@ GPU_PYTHON ?= $(BIN)/python
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
-	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
+	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu pack-gpu clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -236,8 +236,11 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
-bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=g1 to g10 or all (benchmarks/gpu/README.md)
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=one, g1, g2, g7, g10 or all (benchmarks/gpu/README.md)
 	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
+
+pack-gpu: $(READY) ## Pack what bench-gpu needs for a GPU machine without network
+	$(BIN)/python -m benchmarks.gpu.pack.pack $(ARGS)
 
 bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved
 	$(BIN)/python benchmarks/judge_speed.py $(ARGS)

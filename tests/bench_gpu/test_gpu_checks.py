@@ -4,6 +4,7 @@ Each runs as its command does. What needs a GPU to be so (kernels, speed) is not
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from warm_process import WarmProcess, preload
 from benchmarks.gpu.common import Setup
 from benchmarks.gpu.model import build
 from benchmarks.gpu.one import Measurement
+from benchmarks.gpu.pack.pack import check_sizes
 from vagen.engines.verl.env_vars import is_installed
 from vagen.experiment.load import load_experiment
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
@@ -141,19 +143,52 @@ def test_g7_ours_and_verls_own_on_the_same_rows(run, ray_workers, monkeypatch):
     assert found["passed"] is (max(ratios.values()) <= 1.1)
 
 
-def test_g10_the_tiny_agent_learns_as_on_the_cpu(run):
-    found = run(
-        "g10",
-        "data.train_batch_size=4",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "critic.ppo_mini_batch_size=4",
-        "envs.frozenlake.train_size=8",
-        "envs.frozenlake.val_size=1",
-        "envs.frozenlake.test_size=6",
-        "warm_start.steps=3",
-        "trainer.total_training_steps=1",
-    )
-    first, second = found["devices"].values()
-    assert found["passed"] and found["difference"] == 0
-    assert first["success"] == second["success"], "the same seeds on the same device"
-    assert first["agreement_at_the_end"]["rollout/logprob_difference_max"] < 1e-3
+WITHOUT_MLFLOW = """
+import runpy, sys
+sys.modules["mlflow"] = None
+runpy.run_module("benchmarks.gpu", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments"),
+    [
+        ("one", ["--rollouts", "local"]),
+        (
+            "g10",
+            [
+                "data.train_batch_size=4",
+                "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+                "critic.ppo_mini_batch_size=4",
+                "envs.frozenlake.train_size=8",
+                "envs.frozenlake.val_size=1",
+                "envs.frozenlake.test_size=6",
+                "warm_start.steps=3",
+                "trainer.total_training_steps=1",
+            ],
+        ),
+    ],
+)
+def test_the_local_engine_is_checked_without_mlflow(check, arguments, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_MLFLOW, check, "--model", "qwen25vl-tiny", *TINY]
+    command += ["--scratch", str(tmp_path), "--output", str(tmp_path), *arguments]
+    subprocess.run(command, check=True)
+    found = json.loads((tmp_path / f"gpu-{check}.json").read_text())
+    assert found["passed"]
+    if check == "g10":  # the tiny agent learns as on the CPU
+        first, second = found["devices"].values()
+        assert found["difference"] == 0
+        assert first["success"] == second["success"], "the same seeds on the same device"
+        assert first["agreement_at_the_end"]["rollout/logprob_difference_max"] < 1e-3
+
+
+def test_a_part_that_is_too_large_to_travel_is_refused(tmp_path):
+    repository, part = tmp_path / "checkout", tmp_path / "checkout" / ".gpu" / "vllm"
+    subprocess.run(["git", "init", "--quiet", repository], check=True)
+    part.mkdir(parents=True)
+    (repository / ".gitignore").write_text(".gpu/\n")
+    (repository / "code.py").write_bytes(bytes(1000))
+    (part / "site.tar.xz").write_bytes(bytes(3000))
+    assert check_sizes(repository, [part], 4006) == {"vllm": 4006}
+    with pytest.raises(ValueError, match=r"vllm \(.* MiB over .* of a call: name more in UNUSED"):
+        check_sizes(repository, [part], 4005)

@@ -204,11 +204,11 @@ def test_the_kl_controller_counts_trajectories(make_experiment, warm_runs, make_
 def test_experts_play_in_the_context_of_the_rollout(
     make_experiment, warm_runs, vl_model, overrides
 ):
-    from vagen.stages.warm_start import _ExpertEpisodes
+    from vagen.stages.warm_start import ExpertEpisodes
 
     run = warm_runs["tiny:vl"]
     config = make_experiment(*overrides, WIDE_PROMPT)
-    rows, images = _ExpertEpisodes(config, load_levels(run), vl_model).batch(0)
+    rows, images = ExpertEpisodes(config, load_levels(run), vl_model).batch(0)
     assert len({row.trajectory_id for row in rows}) == config.warm_start.batch_size
     kept = context_window(config)
     longest = 0
@@ -226,12 +226,12 @@ def test_experts_tag_what_a_warm_start_learns_and_later_rows_show(
     make_experiment, warm_runs, vl_model
 ):
     """The expert of a lake drops each picture, so that every row has one: the present."""
-    from vagen.stages.warm_start import _ExpertEpisodes
+    from vagen.stages.warm_start import ExpertEpisodes
 
     config = make_experiment(*GATE, WIDE_PROMPT)
     (name,) = config.envs
     levels = [replace(item, spec=config.envs[name]) for item in load_levels(warm_runs["tiny:vl"])]
-    rows, _ = _ExpertEpisodes(config, levels, vl_model).batch(0)
+    rows, _ = ExpertEpisodes(config, levels, vl_model).batch(0)
     decode = vl_model.processor.tokenizer.decode
     for row in rows:
         assert len(row.images) == 1
@@ -243,12 +243,12 @@ def test_experts_tag_what_a_warm_start_learns_and_later_rows_show(
 
 def test_experts_write_the_summaries_that_are_learnt(make_experiment, warm_runs, vl_model):
     from vagen.envs import make
-    from vagen.stages.warm_start import _ExpertEpisodes
+    from vagen.stages.warm_start import ExpertEpisodes
 
     run = warm_runs["tiny:vl"]
     config = make_experiment(*COMPACT, WIDE_PROMPT)
     levels = load_levels(run)
-    experts = _ExpertEpisodes(config, levels, vl_model)
+    experts = ExpertEpisodes(config, levels, vl_model)
     chosen = deepcopy(experts.rng).integers(len(experts.pool), size=config.warm_start.batch_size)
     rows, _ = experts.batch(0)
     decode = vl_model.processor.tokenizer.decode

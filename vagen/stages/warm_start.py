@@ -83,7 +83,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         payload = {"model_path": None, "metrics": {}}
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
             if config.warm_start.steps:
-                experts = _ExpertEpisodes(config, levels, language_model, run.infra.environments)
+                experts = ExpertEpisodes(config, levels, language_model, run.infra.environments)
                 _show_expert(levels[0], run.infra.environments)
                 with progress.bar("expert batches", config.warm_start.steps) as advance:
                     losses = learn_from_experts(
@@ -124,7 +124,7 @@ def check_adapters(config: ExperimentConfig, language_model: "LanguageModel") ->
         adapted_layers(model.model, config.critic.model.target_modules)
 
 
-class _ExpertEpisodes:
+class ExpertEpisodes:
     """Expert episodes of training levels as token rows."""
 
     def __init__(
