@@ -42,6 +42,7 @@ def other_bans(engine) -> None:
     """As if the trainer left out a token that the rollout has drawn: the most frequent one."""
     batch = np.concatenate(engine.drawn)
     engine.processor.banned_ids.append(int(np.bincount(batch).argmax()))
+    engine.processor._banned.clear()
 
 
 @pytest.mark.parametrize("change", [other_weights, other_pixels, other_bans])
