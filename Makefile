@@ -236,7 +236,7 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
-bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=one, g1, g2, g7, g10, all (benchmarks/gpu/README.md)
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=one, g1, g2, g7, g10, all (benchmarks/gpu)
 	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
 
 pack-gpu: $(READY) ## Pack what bench-gpu needs for a GPU machine without network
