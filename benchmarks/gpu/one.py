@@ -94,7 +94,8 @@ class Measurement:
         """Names and work, in order."""
         yield "rollout", partial(self._play, engine)
         yield "logprobs", partial(self._logprobs, engine)
-        yield "agreement", partial(self._agree, "before updates")
+        if self.rollout != WRITTEN:
+            yield "agreement", partial(self._agree, "before updates")
         if has_reference(self.config):
             yield "reference", lambda: engine.logprobs(self.rows, self.images, reference=True)
         if engine.learns_values:
@@ -160,8 +161,6 @@ class Measurement:
         add_columns(self.rows, self.logprobs, engine.values(self.rows, self.images)[0])
 
     def _agree(self, when: str) -> None:
-        if self.rollout == WRITTEN:
-            return
         figures = agreement(self.logprobs, self.rows)
         self.found.setdefault("rollout against trainer", {})[when] = figures
         self.found["checks"][f"rollout and trainer agree {when}"] = bool(
