@@ -26,15 +26,13 @@ from transformers.vision_utils import (
     get_vision_window_index,
 )
 
-from vagen.models.processor import ProcessedImage, Processor
+from vagen.models.processor import Grid, ProcessedImage, Processor
 
 SHARED = "shared_images"
 """Keyword argument of the backbone that passes `SharedImages` to the vision tower."""
 IN_BATCHES = "flash_in_batches"
 """Name of `batched_attention` in the registry of `transformers`, which passes the boundaries of
 images and windows to an attention whose name contains "flash", and loops over them otherwise."""
-Grid = tuple[int, int, int]
-"""Patches of an image: time, height, width."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,11 +118,8 @@ def local_needs(
     experiment: ExperimentConfig, infra: InfraConfig, shape: ModelShape, sizes: Sizes
 ) -> list[Need]:
     """Memory of the local engine, on a CPU or on one GPU."""
-    width, actor_config, options = (
-        WIDTH[infra.dtype],
-        experiment.actor_rollout_ref.actor,
-        infra.local,
-    )
+    width, options = WIDTH[infra.dtype], infra.local
+    actor_config = experiment.actor_rollout_ref.actor
     actor, critic = trained_parameters(experiment, shape)
     # What is frozen in one network is read by the others; adapters are float32.
     weights = width * shape.parameters + 4 * (shape.actor_adapters + shape.critic_adapters)
