@@ -170,9 +170,10 @@ def test_the_seed_decides_the_beginning(text_model):
     assert not any(torch.equal(one[name], other[name]) for name in drawn)
 
 
-def test_named_layers_only(text_model):
+@pytest.mark.parametrize("down", ["layers.1.mlp.down_proj", "layers.[1-9].*.down*"])
+def test_named_layers_only(text_model, down):
     model = copy.deepcopy(text_model).model
-    names = ("q_proj", "layers.1.mlp.down_proj")
+    names = ("q_proj", down)
     add_adapters(model, LoraConfig(lora_rank=2, target_modules=names), seed=0)
     adapted = {name.partition(".lora_")[0] for name in trained(model)}
     depth = model.config.num_hidden_layers

@@ -137,6 +137,7 @@ def _convert(file: Path, folder: Path) -> None:
         tokenizer.eos_token = end
         for config in (model.config, model.generation_config):
             config.eos_token_id = tokenizer.eos_token_id
+    tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces before punctuation
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
 

@@ -6,6 +6,7 @@ imported only if adapters are used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str,
     Args:
         model: A `transformers` model, or its backbone.
         target_modules: Full names of layers or their last parts (`q_proj` matches in every block),
-            or `all-linear`: all but the output layer.
+            also with wildcards (`layers.2?.*_proj`: blocks 20 to 29); or `all-linear`: all but the
+            output layer.
 
     Raises:
         ModelError: A name matches no linear layer, or one whose weight is tied to the embedding.
@@ -37,7 +39,7 @@ def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str,
     wanted = [target_modules] if isinstance(target_modules, str) else target_modules
     chosen = {}
     for target in wanted:
-        found = {n: layer for n, layer in linear.items() if f".{n}".endswith(f".{target}")}
+        found = {n: layer for n, layer in linear.items() if fnmatchcase(f".{n}", f"*.{target}")}
         if not found:
             last = {name.rpartition(".")[2] for name in linear}
             known = sorted(name for name in last if not name.isdigit())

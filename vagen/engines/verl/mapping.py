@@ -7,6 +7,7 @@ same.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import translate
 from typing import Any
 
 from vagen.config import ConfigError
@@ -21,6 +22,7 @@ from vagen.config.schema import (
 from vagen.engines.verl.env_vars import SETUP_HOOK
 from vagen.experiment.checks import has_critic
 from vagen.experiment.checks_infra import check_verl
+from vagen.models.lora import ALL_LINEAR
 
 TORCH_ROLLOUT = "vagen_torch"
 """verl's name for our rollout server (`torch_server.py`)."""
@@ -172,12 +174,13 @@ def _lora(key: str, lora: LoraConfig) -> Iterator[Setting]:
     if not lora.lora_rank:
         return
     yield Setting(f"{key}.lora_alpha", lora.lora_alpha, f"{key}.lora_alpha")
-    targets = lora.target_modules
-    yield Setting(
-        f"{key}.target_modules",
-        targets if isinstance(targets, str) else list(targets),
-        f"{key}.target_modules",
-    )
+    targets: Any = lora.target_modules
+    if targets != ALL_LINEAR:
+        names = [targets] if isinstance(targets, str) else list(targets)
+        wild = any(set(name) & set("*?[") for name in names)
+        # peft reads a list as names, and one string as a regular expression.
+        targets = "|".join(translate(f"*.{name}") for name in names) if wild else names
+    yield Setting(f"{key}.target_modules", targets, f"{key}.target_modules")
     # Servers get merged weights, since vLLM does not support adapters in vision towers.
     yield Setting(f"{key}.lora.merge", True, f"{key}.lora_rank")
 
