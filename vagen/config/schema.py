@@ -115,8 +115,8 @@ class LoraConfig(Section):
     lora_alpha: PositiveInt = 16
     """The adapter's output is scaled by this over the rank."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Linear layers with an adapter: names such as `q_proj` or `layers.2?.*_proj` (blocks 20 to 29),
-    or `all-linear` (all except the output layer, vision tower included)."""
+    """Linear layers with an adapter: names (`q_proj`; `layers.2?.*_proj` for blocks 20 to 29), or
+    `all-linear` (all except the output layer, vision tower included)."""
 
 
 class ModelConfig(LoraConfig):
