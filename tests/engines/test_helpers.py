@@ -96,14 +96,15 @@ def test_an_iteration_is_the_same_whoever_computed_it(make_engine, warm_runs, ba
                 np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-def test_a_warm_start_is_the_same_whoever_computed_it(warm_runs, batch_dirs):
+@pytest.mark.parametrize("muon", [True, False])
+def test_a_warm_start_is_the_same_whoever_computed_it(muon, warm_runs, batch_dirs):
     batch = TrajectoryBatch.load(batch_dirs["tiny:text"])
     rows = [row for trajectory in batch.trajectories for row in trajectory.rows]
     ends = []
     for helpers in (0, 1):
         model = load_model(warm_runs["tiny:text"].warm_start / "policy")
         config = WarmStartConfig(steps=3, lr=1e-3)
-        losses = learn_from_experts(model, lambda _: (rows, {}), config, helpers=helpers)
+        losses = learn_from_experts(model, lambda _: (rows, {}), config, muon=muon, helpers=helpers)
         ends.append((losses, [p.detach().numpy() for p in model.model.parameters()]))
     assert ends[0][0] == ends[1][0]
     for ours, theirs in zip(ends[0][1], ends[1][1], strict=True):

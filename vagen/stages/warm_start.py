@@ -85,11 +85,13 @@ def warm_start(run: Run) -> dict[str, Any]:
             if config.warm_start.steps:
                 experts = ExpertEpisodes(config, levels, language_model, run.infra.environments)
                 _show_expert(levels[0], run.infra.environments)
+                default = "muon" if path in TINY_MODELS else "adamw"
                 with progress.bar("expert batches", config.warm_start.steps) as advance:
                     losses = learn_from_experts(
                         language_model,
                         experts.batch,
                         config.warm_start,
+                        muon=(config.warm_start.optimizer or default) == "muon",
                         on_step=lambda _, loss: advance(1, loss=loss),
                         helpers=helpers_of(run.infra),
                     )

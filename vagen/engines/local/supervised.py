@@ -31,15 +31,17 @@ def learn_from_experts(
     batches: Callable[[int], tuple[Sequence[TokenRow], dict[str, ProcessedImage]]],
     config: WarmStartConfig,
     *,
+    muon: bool = True,
     on_step: Callable[[int, float], None] | None = None,
     helpers: int = 0,
 ) -> list[float]:
-    """Minimises cross-entropy on the expert's tokens (Muon and AdamW, cosine schedule).
+    """Minimises cross-entropy on the expert's tokens (cosine schedule).
 
     Args:
         language_model: Trained in place.
         batches: Yields the expert rows of a step and their preprocessed images.
         config: Steps and learning rate.
+        muon: Muon for inner matrices; otherwise AdamW for all weights.
         on_step: Called with the step and its loss, nats per token.
         helpers: Helper processes, on a CPU only; they do not change results.
 
@@ -48,7 +50,8 @@ def learn_from_experts(
     """
     model = language_model.model
     masters = MasterWeights(model)
-    optimizers = _optimizers(masters, language_model.text_config.hidden_size, config.lr)
+    hidden_size = language_model.text_config.hidden_size
+    optimizers = _optimizers(masters, hidden_size, config.lr, muon=muon)
     losses = []
     model.train()
     work = Helpers(_Imitation(language_model), {"model": model}, helpers)
@@ -109,19 +112,21 @@ def _reached(losses: Sequence[float], target: float | None) -> bool:
     return sum(losses[-WINDOW:]) / WINDOW <= target
 
 
-def _optimizers(masters: MasterWeights, hidden_size: int, lr: float) -> list[torch.optim.Optimizer]:
+def _optimizers(
+    masters: MasterWeights, hidden_size: int, lr: float, *, muon: bool
+) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al., 2024) for inner matrices, AdamW for embeddings, logits and vectors.
 
-    AdamW alone needs more than twice as many steps for the same loss. At equal rates both change
-    weights by similar amounts, and matrices tolerate twice that. The patch embedding sums over all
-    pixels of a patch, far more inputs than other layers have, while Adam changes all weights of a
-    neuron equally: its rate is multiplied by hidden size over inputs.
+    From random weights AdamW alone needs more than twice as many steps for the same loss. At equal
+    rates both change weights by similar amounts, and matrices tolerate twice that. The patch
+    embedding sums over all pixels of a patch, far more inputs than other layers have, while Adam
+    changes all weights of a neuron equally: its rate is multiplied by hidden size over inputs.
     """
     matrices, patches, rest = [], [], []
     for name, parameter in masters.named.items():
         if "patch_embed" in name:
             patches.append(parameter)
-        elif parameter.ndim == 2 and "embed" not in name and "lm_head" not in name:
+        elif muon and parameter.ndim == 2 and "embed" not in name and "lm_head" not in name:
             matrices.append(parameter)
         else:
             rest.append(parameter)
@@ -130,8 +135,10 @@ def _optimizers(masters: MasterWeights, hidden_size: int, lr: float) -> list[tor
         inputs = max(parameter[0].numel() for parameter in patches)
         scale = min(1.0, hidden_size / inputs)
         groups.append({"params": patches, "scale": scale})
-    hidden: list[dict[str, Any]] = [{"params": matrices, "scale": 2.0}]
-    return [
-        torch.optim.AdamW(groups, lr=lr, weight_decay=0.0),
-        torch.optim.Muon(hidden, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-    ]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=lr, weight_decay=0.0)]
+    if matrices:
+        hidden: list[dict[str, Any]] = [{"params": matrices, "scale": 2.0}]
+        optimizers.append(
+            torch.optim.Muon(hidden, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        )
+    return optimizers
