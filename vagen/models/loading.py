@@ -1,6 +1,7 @@
 """Loads models from a local directory or a hub id, and derives value models."""
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,8 @@ def save_processor(directory: Path, processor: Processor) -> None:
     tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)
+    if config := processor.family.processor_config:
+        (directory / "processor_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:

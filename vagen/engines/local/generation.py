@@ -271,7 +271,7 @@ class LocalPolicy:
         """
         for c in fresh:
             pending = np.asarray(c.pending[:-1], dtype=np.int32)
-            text = c.beginning = text_before_images(pending, self.processor.image_token_id)
+            text = c.beginning = text_before_images(pending, self.processor.image_ids)
             known = self._prefixes.longest(text)
             length = 0 if known is None else known.shape[-2]
             if 2 * length < len(text) and len(fresh) > 1 and not self._prefixes.full:

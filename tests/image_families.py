@@ -1,0 +1,165 @@
+"""A model directory of every family that reads images, at a size for tests.
+
+Tokenizers have 256 bytes and the special tokens of the family; chat templates write what the
+published ones write.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+TURNS = """\
+{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% if message['content'] is string %}{{ message['content'] }}{% else %}\
+{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE\
+{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+SMOL = """\
+<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}\
+{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}\
+{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}\
+{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>
+{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+
+
+@dataclass(frozen=True)
+class ImageFamily:
+    """How a family is built."""
+
+    specials: list[str]
+    template: str
+    config: Callable[[Callable[[str], int], dict[str, Any]], Any]
+    """Of the id of a token, and the sizes of the decoder."""
+    reader: dict[str, Any]
+    """Options of the image processor."""
+    eos: str = "<|im_end|>"
+    named: dict[str, str] = field(default_factory=dict)
+    """Tokens that the tokenizer has as attributes."""
+
+
+def siglip(**options: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+        **options,
+    }
+
+
+def smolvlm(name: str) -> Callable[..., Any]:
+    def config(token: Callable[[str], int], text: dict[str, Any]) -> Any:
+        import transformers
+
+        return getattr(transformers, f"{name}Config")(
+            text_config={"model_type": "llama", **text},
+            vision_config=siglip(),
+            scale_factor=2,
+            image_token_id=token("<image>"),
+            tie_word_embeddings=False,
+        )
+
+    return config
+
+
+def smol(name: str) -> ImageFamily:
+    return ImageFamily(
+        specials=[
+            *("<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>"),
+            *("<image>", "<global-img>", *TILES),
+        ],
+        template=SMOL,
+        config=smolvlm(name),
+        reader={"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+        eos="<end_of_utterance>",
+    )
+
+
+IMAGE_FAMILIES: dict[str, ImageFamily] = {
+    "smolvlm": smol("SmolVLM"),
+    "idefics3": smol("Idefics3"),
+}
+
+
+def family_tokenizer(family: ImageFamily) -> Any:
+    """A tokenizer of bytes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    # Merges, so that text across the border of an image could become another token.
+    merges = [("Ċ", "Ċ"), ("Ġ", "a"), ("a", "b")]
+    vocabulary = [*alphabet, *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=merges)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokens = ["<|endoftext|>", *family.specials]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=family.eos,
+        pad_token="<|endoftext|>",
+        extra_special_tokens=family.named,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = family.template
+    return fast
+
+
+def write_family(name: str, directory: Path) -> Path:
+    """A model directory with random weights, far from uniform attention."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    from vagen.models.families import family_of
+
+    family = IMAGE_FAMILIES[name]
+    tokenizer = family_tokenizer(family)
+    text = {
+        "vocab_size": len(tokenizer) + 3,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 2048,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config = family.config(tokenizer.convert_tokens_to_ids, text)
+    torch.manual_seed(5)
+    model = AutoModelForImageTextToText.from_config(config)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    shutil.rmtree(directory, ignore_errors=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    reader = family_of(config).reader_class()
+    reader(**family.reader).save_pretrained(directory)
+    return directory
+
+
+def frame(seed: int, height: int = 24, width: int = 40) -> np.ndarray:
+    """Noise, uint8 [height, width, 3]."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def picture(seed: int, **size: int) -> Image.Image:
+    """The same as an image."""
+    return Image.fromarray(frame(seed, **size))
