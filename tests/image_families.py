@@ -71,6 +71,66 @@ def smolvlm(name: str) -> Callable[..., Any]:
     return config
 
 
+def internvl(token: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import InternVLConfig
+
+    return InternVLConfig(
+        text_config={"model_type": "qwen2", **text},
+        vision_config=siglip(),
+        image_token_id=token("<IMG_CONTEXT>"),
+        image_seq_length=4,
+        tie_word_embeddings=False,
+    )
+
+
+def llava_onevision(token: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import LlavaOnevisionConfig
+
+    return LlavaOnevisionConfig(
+        text_config={"model_type": "qwen2", **text},
+        vision_config={"model_type": "siglip_vision_model", "vision_use_head": False, **siglip()},
+        image_token_index=token("<image>"),
+        video_token_index=token("<video>"),
+        image_grid_pinpoints=[[32, 32], [32, 64], [64, 32], [64, 64]],
+    )
+
+
+def glm(name: str) -> Callable[..., Any]:
+    def config(token: Callable[[str], int], text: dict[str, Any]) -> Any:
+        import transformers
+
+        vision = {"depth": 2, "hidden_size": 32, "num_heads": 2, "image_size": 32, "patch_size": 8}
+        rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+        return getattr(transformers, f"{name}Config")(
+            text_config={**text, "rope_parameters": rope},
+            vision_config={**vision, "out_hidden_size": 32, "intermediate_size": 48},
+            image_token_id=token("<|image|>"),
+            video_token_id=token("<|video|>"),
+            image_start_token_id=token("<|begin_of_image|>"),
+            image_end_token_id=token("<|end_of_image|>"),
+            video_start_token_id=token("<|begin_of_video|>"),
+            video_end_token_id=token("<|end_of_video|>"),
+        )
+
+    return config
+
+
+def glmv(name: str) -> ImageFamily:
+    return ImageFamily(
+        specials=[
+            *("<|im_start|>", "<|im_end|>", "<|image|>", "<|video|>", "<|begin_of_image|>"),
+            *("<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"),
+        ],
+        template=TURNS.replace("IMAGE", "<|begin_of_image|><|image|><|end_of_image|>"),
+        config=glm(name),
+        reader={
+            "patch_size": 8,
+            "merge_size": 2,
+            "size": {"shortest_edge": 512, "longest_edge": 4096},
+        },
+    )
+
+
 def smol(name: str) -> ImageFamily:
     return ImageFamily(
         specials=[
@@ -85,6 +145,29 @@ def smol(name: str) -> ImageFamily:
 
 
 IMAGE_FAMILIES: dict[str, ImageFamily] = {
+    "glm4v": glmv("Glm4v"),
+    "glm46v": glmv("Glm46V"),
+    "internvl": ImageFamily(
+        specials=["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
+        template=TURNS.replace("IMAGE", "<IMG_CONTEXT>\n"),
+        config=internvl,
+        reader={"size": {"height": 32, "width": 32}, "max_patches": 4},
+        named={
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+    ),
+    "llava_onevision": ImageFamily(
+        specials=["<|im_start|>", "<|im_end|>", "<image>", "<video>"],
+        template=TURNS.replace("IMAGE", "<image>"),
+        config=llava_onevision,
+        reader={
+            "size": {"height": 32, "width": 32},
+            "image_grid_pinpoints": [[32, 32], [32, 64], [64, 32], [64, 64]],
+        },
+    ),
     "smolvlm": smol("SmolVLM"),
     "idefics3": smol("Idefics3"),
 }

@@ -58,7 +58,7 @@ def conversation(processor: Any, name: str, answers: list[str], *frames: str) ->
     renderer, row = ChatRenderer(processor), Conversation(name)
     row.extend(renderer.initial(SYSTEM, shown(frames[0])).ids, 0)
     for turn, answer in enumerate(answers):
-        ids = processor.tokenizer.encode(answer, add_special_tokens=False) + [processor.eos_id]
+        ids = [*processor.tokenizer.encode(answer, add_special_tokens=False), processor.eos_id]
         row.extend(ids, turn, [0.0] * len(ids))
         if turn + 1 < len(frames):
             row.extend(renderer.following(shown(frames[turn + 1])).ids, turn + 1)
@@ -92,8 +92,9 @@ def own_processor(directory: Path, processor: Any) -> Any:
     """The family's processor class of `transformers`, without videos, which need torchvision."""
     import transformers
 
-    names = {"smolvlm": "SmolVLMProcessor", "idefics3": "Idefics3Processor"}
-    cls = getattr(transformers, names[processor.family.model_type])
+    names = {"glm4v": "Glm4vProcessor", "glm46v": "Glm46VProcessor"}
+    name = processor.family.processor_config.get("processor_class")
+    cls = getattr(transformers, name or names[processor.family.model_type])
     options = {k: v for k, v in processor.family.processor_config.items() if k != "processor_class"}
     if "video_processor" not in cls.get_attributes():
         return cls(processor.image_processor, processor.tokenizer, **options)

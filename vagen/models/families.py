@@ -69,6 +69,11 @@ class Family:
         """Rows and columns of pixels of a patch."""
         return self._side("patch_size")
 
+    @property
+    def _tile_side(self) -> int:
+        """Rows and columns of patches of a tile."""
+        return self._side("image_size") // self.patch_size
+
     def _side(self, name: str) -> int:
         """A side of the vision tower's configuration, which some families write twice."""
         side = getattr(self.config.vision_config, name)
@@ -132,6 +137,20 @@ class QwenVL(Family):
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor(grids).to(pixels.device)}
 
 
+class Glm4v(QwenVL):
+    """GLM-4.1V: a grid of patches too."""
+
+    image = placeholder = "<|image|>"
+    marks = r"<\|((begin|end)_of_)?(image|video)\|>"
+    reader = ("glm4v.image_processing_pil_glm4v", "Glm4vImageProcessorPil")
+
+
+class Glm46V(Glm4v):
+    """GLM-4.6V, with an image processor of its own name."""
+
+    reader = ("glm46v.image_processing_pil_glm46v", "Glm46VImageProcessorPil")
+
+
 class SmolVLM(Family):
     """SmolVLM and Idefics3: tiles in rows and columns, then the whole image as one more."""
 
@@ -143,8 +162,7 @@ class SmolVLM(Family):
     @property
     def _length(self) -> int:
         """Image tokens of a tile."""
-        side = self.config.vision_config.image_size // self.patch_size
-        return side**2 // self.config.scale_factor**2
+        return self._tile_side**2 // self.config.scale_factor**2
 
     @property
     def processor_config(self) -> dict[str, Any]:  # noqa: D102
@@ -173,10 +191,74 @@ class Idefics3(SmolVLM):
     reader = ("idefics3.image_processing_pil_idefics3", "Idefics3ImageProcessorPil")
 
 
+class InternVL(Family):
+    """InternVL3 and InternVL3.5: tiles, then the whole image as one more if there are several."""
+
+    image = placeholder = "<IMG_CONTEXT>"
+    marks = r"<IMG_CONTEXT>|</?img>|<video>"
+    reader = ("got_ocr2.image_processing_pil_got_ocr2", "GotOcr2ImageProcessorPil")
+
+    @property
+    def processor_config(self) -> dict[str, Any]:  # noqa: D102
+        return {"processor_class": "InternVLProcessor", "image_seq_length": self._length}
+
+    @property
+    def _length(self) -> int:
+        """Image tokens of a tile."""
+        return int((self._tile_side * self.config.downsample_ratio) ** 2)
+
+    def read(self, reader: Any, image: Image.Image) -> Reading:  # noqa: D102
+        pixels = reader(images=[image], return_tensors="np", crop_to_patches=True)["pixel_values"]
+        return self._tiles(pixels, f"<img>{self.image * (self._length * len(pixels))}</img>")
+
+
+class LlavaOnevision(Family):
+    """LLaVA-OneVision: one tile an image and the feature of a new line.
+
+    That is how it was trained on several images. It reads a lone image in up to ten tiles, which
+    would change the tokens of a conversation's first image when the second appears.
+    """
+
+    image = placeholder = "<image>"
+    marks = r"<image>|<video>"
+    reader = (
+        "llava_onevision.image_processing_pil_llava_onevision",
+        "LlavaOnevisionImageProcessorPil",
+    )
+
+    @property
+    def processor_config(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            "processor_class": "LlavaOnevisionProcessor",
+            "num_image_tokens": self._tile_side**2,
+            "vision_feature_select_strategy": self.config.vision_feature_select_strategy,
+            "vision_aspect_ratio": self.config.vision_aspect_ratio,
+        }
+
+    def read(self, reader: Any, image: Image.Image) -> Reading:  # noqa: D102
+        several = [[image, Image.new("RGB", (1, 1))]]
+        pixels = reader(images=several, return_tensors="np")["pixel_values"][0]
+        without_first = self.config.vision_feature_select_strategy == "default"
+        return self._tiles(pixels, self.image * (self._tile_side**2 + 1 - without_first))
+
+    def inputs(self, pixels: "Tensor", grids: Sequence[Grid]) -> "dict[str, Tensor]":  # noqa: D102
+        import torch
+
+        return {
+            "pixel_values": pixels,
+            "image_sizes": torch.ones(len(grids), 2, dtype=torch.long, device=pixels.device),
+            "batch_num_images": torch.tensor([len(grids) + 1]),  # never a lone image
+        }
+
+
 FAMILIES: dict[str, type[Family]] = {
     "qwen2_vl": QwenVL,
     "qwen2_5_vl": QwenVL,
     "qwen3_vl": QwenVL,
+    "glm4v": Glm4v,
+    "glm46v": Glm46V,
+    "internvl": InternVL,
+    "llava_onevision": LlavaOnevision,
     "smolvlm": SmolVLM,
     "idefics3": Idefics3,
 }

@@ -150,7 +150,7 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
 
     Returns:
         Among others the boundaries of images and windows, on the CPU, where `batched_attention`
-        reads them.
+        reads them; on the device for towers that compute with them.
     """
     config = tower.config
     lengths = [t * h * w for t, h, w in grids]
@@ -174,9 +174,8 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
             start += length // unit
         found["window_index"] = torch.cat(windows)
         found["cu_window_seqlens"] = _boundaries([len(window) * unit for window in windows])
-    return {
-        name: value if name.startswith("cu_") else value.to(device) for name, value in found.items()
-    }
+    on_cpu = () if hasattr(tower, "embeddings") else ("cu_seqlens", "cu_window_seqlens")
+    return {name: value if name in on_cpu else value.to(device) for name, value in found.items()}
 
 
 def _boundaries(lengths: Sequence[int]) -> Tensor:
