@@ -26,6 +26,18 @@ SMOL = """\
 {% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}\
 {% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>
 {% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+GEMMA = """\
+{%- set first = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
+{%- set first = first if first is string else first[0]['text'] -%}
+{%- for message in messages if message['role'] != 'system' -%}
+<start_of_turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
+{{ first + '\n\n' if first and loop.first else '' }}
+{%- if message['content'] is string -%}{{ message['content'] | trim }}
+{%- else -%}{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}<start_of_image>{%- else -%}{{ part['text'] | trim }}
+{%- endif -%}{%- endfor -%}{%- endif -%}<end_of_turn>
+{% endfor -%}{%- if add_generation_prompt -%}<start_of_turn>model
+{% endif -%}"""
 TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 
 
@@ -131,6 +143,25 @@ def glmv(name: str) -> ImageFamily:
     )
 
 
+def gemma3(token: Callable[[str], int], text: dict[str, Any]) -> Any:
+    from transformers import Gemma3Config
+
+    return Gemma3Config(
+        text_config={
+            **text,
+            "query_pre_attn_scalar": 8,
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        vision_config={"vision_use_head": False, **siglip()},
+        mm_tokens_per_image=4,
+        image_token_index=token("<image_soft_token>"),
+        boi_token_index=token("<start_of_image>"),
+        eoi_token_index=token("<end_of_image>"),
+        tie_word_embeddings=False,
+    )
+
+
 def smol(name: str) -> ImageFamily:
     return ImageFamily(
         specials=[
@@ -145,6 +176,21 @@ def smol(name: str) -> ImageFamily:
 
 
 IMAGE_FAMILIES: dict[str, ImageFamily] = {
+    "gemma3": ImageFamily(
+        specials=[
+            *("<start_of_turn>", "<end_of_turn>", "<image_soft_token>"),
+            *("<start_of_image>", "<end_of_image>"),
+        ],
+        template=GEMMA,
+        config=gemma3,
+        reader={"size": {"height": 32, "width": 32}},
+        eos="<end_of_turn>",
+        named={
+            "image_token": "<image_soft_token>",
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+    ),
     "glm4v": glmv("Glm4v"),
     "glm46v": glmv("Glm46V"),
     "internvl": ImageFamily(

@@ -75,6 +75,8 @@ def plain_inputs(processor: Any, ids: Any, frames: list[str]) -> dict[str, torch
     ]
     pixels = torch.from_numpy(np.concatenate([one.pixels for one in read]))
     inputs = processor.family.inputs(pixels, [one.grid for one in read])
+    if processor.family.bidirectional:
+        inputs["token_type_ids"] = (ids == processor.image_token_id).int()
     if processor.uses_mrope:
         inputs["mm_token_type_ids"] = (ids == processor.image_token_id).int()
     return {"input_ids": ids, **inputs}

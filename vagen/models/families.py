@@ -53,6 +53,9 @@ class Family:
     """Whether images of any size are one grid of patches, with rotary positions of three axes
     (M-RoPE); otherwise they are scaled to tiles of one size, and positions are a line."""
 
+    bidirectional = False
+    """Whether the tokens of an image attend to each other in both directions."""
+
     def __init__(self, config: Any):
         """Takes the `transformers` configuration of the model."""
         self.model_type: str = config.model_type
@@ -251,10 +254,30 @@ class LlavaOnevision(Family):
         }
 
 
+class Gemma3(Family):
+    """Gemma 3: one tile an image, whose tokens see each other in both directions."""
+
+    image, placeholder = "<image_soft_token>", "<start_of_image>"
+    marks = r"<image_soft_token>|<(start|end)_of_image>"
+    reader = ("gemma3.image_processing_pil_gemma3", "Gemma3ImageProcessorPil")
+    bidirectional = True
+
+    @property
+    def processor_config(self) -> dict[str, Any]:  # noqa: D102
+        length = self.config.mm_tokens_per_image
+        return {"processor_class": "Gemma3Processor", "image_seq_length": length}
+
+    def read(self, reader: Any, image: Image.Image) -> Reading:  # noqa: D102
+        pixels = reader(images=[image], return_tensors="np", do_pan_and_scan=False)["pixel_values"]
+        soft = self.image * self.config.mm_tokens_per_image
+        return self._tiles(pixels, f"\n\n<start_of_image>{soft}<end_of_image>\n\n")
+
+
 FAMILIES: dict[str, type[Family]] = {
     "qwen2_vl": QwenVL,
     "qwen2_5_vl": QwenVL,
     "qwen3_vl": QwenVL,
+    "gemma3": Gemma3,
     "glm4v": Glm4v,
     "glm46v": Glm46V,
     "internvl": InternVL,

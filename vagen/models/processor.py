@@ -70,11 +70,11 @@ class ImageIds:
     last: int | None = None
     """Id before the last run of image tokens of an image; None if an image is one run."""
 
-    def are_patches(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def are_patches(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of `ids` are image tokens."""
         return np.equal(ids, -1 if self.patch is None else self.patch)
 
-    def begins(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def begins(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """Which of `ids` are the first image token of an image."""
         patches = self.are_patches(ids)
         begins = patches & ~np.concatenate([[False], patches[:-1]])
@@ -83,6 +83,10 @@ class ImageIds:
             ends = ids[runs - 1] == self.last
             begins[runs[1:][~ends[:-1]]] = False  # a further tile of the image before
         return begins
+
+    def numbered(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """The number of the image of each of `ids`, from 1; 0 for text."""
+        return self.begins(ids).cumsum() * self.are_patches(ids)
 
 
 @dataclass(eq=False)
@@ -384,18 +388,16 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
 
 
 def _check_attention(config: Any, path: str | Path) -> None:
-    """Rejects decoders without full causal attention, such as sliding windows.
+    """Rejects decoders with layers that `vagen.models.attention` does not compute.
 
-    `vagen.models.attention` computes full causal attention over packed rows and over its cache.
+    It computes causal attention, with sliding windows or without, over packed rows and its cache.
     """
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds and getattr(text, "sliding_window", None):
-        kinds = {"sliding_attention"}
-    if others := sorted(kinds - {"full_attention"}):
-        window = getattr(text, "sliding_window", None)
+    if getattr(text, "use_bidirectional_attention", None) is True:
+        kinds.add("attention to later tokens")
+    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
         raise ModelError(
-            f"{path}: {config.model_type} has layers with {', '.join(others)}"
-            f"{f' (sliding_window = {window})' if window else ''}; only full attention is "
-            "supported, as Qwen2.5, Qwen3 and Llama have it"
+            f"{path}: {config.model_type} has layers with {', '.join(others)}; only full and "
+            "sliding attention are supported, as Qwen3-VL, Qwen3 and Gemma 3 have them"
         )

@@ -202,6 +202,9 @@ def pack(
         "segments": layout.segments,
         **image_inputs(shown, processor, device, dtype),
     }
+    if shown and processor.family.bidirectional:
+        numbers = processor.image_ids.numbered(line.numpy())
+        inputs["blocks"] = torch.from_numpy(numbers).to(device)
     place = layout.places
     selected = [mask(row) if mask else np.zeros(len(row.input_ids), np.bool_) for row in rows]
     actions = torch.from_numpy(np.concatenate(selected)).nonzero()[:, 0]
