@@ -37,7 +37,7 @@ PROBE_TOKENS = 3
 
 
 def scaled(logits: Tensor, text_config: Any) -> Tensor:
-    """Logits from the values of the output layer: Gemma 2 and 4 cap, Granite and Cohere scale them."""
+    """Logits of the output layer's values: Gemma 2 and 4 cap them, Granite and Cohere scale."""
     if cap := getattr(text_config, "final_logit_softcapping", None):
         logits = cap * torch.tanh(logits / cap)
     for name, power in LOGIT_FACTORS.items():

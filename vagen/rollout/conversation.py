@@ -101,7 +101,14 @@ class ChatRenderer:
         self._in_parts = False
         self._in_parts = ANSWER not in self._template(self._stubs, generate=False)
         """Whether the template reads the text of lists of parts alone, not of strings."""
-        if f"{ANSWER}{self._eos}" not in self._template(self._stubs, generate=False):
+        opening, closed, _ = self._template(
+            [*self._stubs, {"role": "user", "content": "."}], generate=False
+        ).partition(f"{ANSWER}{self._eos}")
+        header = self._template(self._stubs[:1], generate=True)
+        lead = opening.removeprefix(header) if opening.startswith(header) else ""
+        self._answer = lead + ANSWER
+        """The answer as the template writes it after its header."""
+        if not closed:
             raise RenderError(
                 f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
                 f"tokenizer's eos_token to the token that does{self._reasoning()}"
@@ -142,13 +149,10 @@ class ChatRenderer:
         parts = list(self.initial(system_prompt, observations[0]).ids)
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
         frames = [frame for observation in observations for frame in observation["images"]]
-        header = self._template(self._stubs[:1], generate=True)
-        stub, _, _ = self._template(self._stubs, generate=False).rpartition(self._eos)
-        answer = stub.removeprefix(header) if stub.startswith(header) else ANSWER
         for i, observation in enumerate(observations):
             messages.append(self._user(observation))
             if i:
-                parts += self.tokenizer.encode(answer, add_special_tokens=False)
+                parts += self.tokenizer.encode(self._answer, add_special_tokens=False)
                 parts.append(self.processor.eos_id)
                 parts += self.following(observation).ids
             if i + 1 < len(observations):
@@ -216,8 +220,8 @@ class ChatRenderer:
             pieces = text.split(self.processor.placeholder)
             if len(pieces) - 1 != len(frames):
                 raise RenderError(
-                    f"the chat template writes {len(pieces) - 1} images "
-                    f"({self.processor.placeholder}) where there are {len(frames)}"
+                    f"the chat template leaves images out or writes more: {len(pieces) - 1} "
+                    f"{self.processor.placeholder} for {len(frames)} images"
                 )
             shown = [self.processor.image_text(frame.shape[1::-1]) for frame in frames]
             text = "".join(part for both in zip(pieces, [*shown, ""], strict=True) for part in both)
