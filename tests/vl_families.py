@@ -2,9 +2,13 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+from vagen.models.families import family_of
+from vagen.models.processor import Processor
+
+GRID_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 MERGE = 2
 IMAGE, VIDEO, VISION_START, VISION_END = 60, 61, 62, 63
 
@@ -106,4 +110,13 @@ def text_config(*, tied: bool = False) -> Any:
         num_key_value_heads=2,
         head_dim=16,
         tie_word_embeddings=tied,
+    )
+
+
+def bare_processor(config: Any) -> Processor:
+    """A processor for positions and ids alone."""
+    return Processor(
+        tokenizer=SimpleNamespace(get_added_vocab=dict, eos_token_id=0, pad_token_id=0),
+        image_processor=object() if hasattr(config, "vision_config") else None,
+        family=family_of(config),
     )

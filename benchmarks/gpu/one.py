@@ -6,6 +6,7 @@ fails is named in `failed`, and the next one begins.
 
 import importlib.util
 import io
+import math
 import shutil
 import time
 import traceback
@@ -286,8 +287,8 @@ def operations_of(
     shape, processor = read_shape(path), load_processor(path)
     grids: dict[str, int] = {}
     for digest in {digest for row in rows for digest in row.images}:
-        t, h, w = processor.image_grid(Image.open(io.BytesIO(images[digest])).size)
-        grids[digest] = t * h * w
+        size = Image.open(io.BytesIO(images[digest])).size
+        grids[digest] = math.prod(processor.shape_of(size).grid)
     patches = sum(grids[digest] for row in rows for digest in row.images)
     tokens = sum(len(row.input_ids) for row in rows)
     pairs = sum(len(row.input_ids) ** 2 for row in rows)

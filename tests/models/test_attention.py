@@ -15,10 +15,11 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 from vl_families import (
-    FAMILIES,
+    GRID_FAMILIES,
     IMAGE,
     VISION_END,
     VISION_START,
+    bare_processor,
     family_class,
     family_config,
     text_config,
@@ -27,7 +28,7 @@ from vl_families import (
 from vagen.engines.local.packing import RowPrefix, micro_batches, pack, stretch_of
 from vagen.models.attention import ATTENTION, SlotCache, packed_attention, segments_of
 from vagen.models.loading import LanguageModel
-from vagen.models.processor import ProcessedImage, Processor
+from vagen.models.processor import ImageIds, ProcessedImage, Processor
 from vagen.rollout.types import TokenRow
 
 CPU = torch.device("cpu")
@@ -38,7 +39,7 @@ def image(name: str) -> ProcessedImage:
     grid = GRIDS[name]
     rng = np.random.Generator(np.random.Philox(ord(name)))
     pixels = rng.standard_normal((grid[1] * grid[2], 3 * 2 * 16 * 16)).astype(np.float32)
-    return ProcessedImage(pixels, grid)
+    return ProcessedImage(pixels, grid, grid[1] * grid[2] // 4)
 
 
 IMAGES = {name: image(name) for name in GRIDS}
@@ -128,7 +129,7 @@ ROWS = {
 
 @pytest.fixture(
     scope="module",
-    params=itertools.product([*FAMILIES, "qwen3"], ["different", "alike", "grouped"]),
+    params=itertools.product([*GRID_FAMILIES, "qwen3"], ["different", "alike", "grouped"]),
     ids=lambda param: "-".join(param),
 )
 def pair(request):
@@ -148,14 +149,7 @@ def pair(request):
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
     ours = cls._from_config(copy.deepcopy(config), attn_implementation=ATTENTION).eval()
     ours.load_state_dict(plain.state_dict())
-    processor = Processor(
-        tokenizer=SimpleNamespace(get_vocab=dict, eos_token_id=0, pad_token_id=0),
-        image_processor=None if family == "qwen3" else object(),
-        model_type=family,
-        image_token_id=None if family == "qwen3" else IMAGE,
-        merge_size=2,
-    )
-    return LanguageModel(ours, processor), plain, rows
+    return LanguageModel(ours, bare_processor(config)), plain, rows
 
 
 def whole(plain, processor: Processor, rows: list[TokenRow]) -> list[torch.Tensor]:
@@ -251,14 +245,12 @@ def test_a_frame_is_read_whole():
     r = row("0", "c", (4, 3))
     image = np.flatnonzero(r.input_ids == IMAGE)
     r.loss_mask[:] = np.arange(len(r.input_ids)) == image[1]
-    assert len(stretch_of(r, lambda r: r.loss_mask, IMAGE).ids) == image[-1] + 1
+    assert len(stretch_of(r, lambda r: r.loss_mask, ImageIds(IMAGE)).ids) == image[-1] + 1
 
 
 def line_of(rows: list[TokenRow], ask=None) -> tuple[int, int]:
     """Tokens of the rows and of the line."""
-    family = "qwen3_vl"
-    tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0)
-    processor = Processor(tokenizer, object(), family, IMAGE, 2)
+    processor = bare_processor(family_config("qwen3_vl"))
     packed = pack(rows, IMAGES, processor, CPU, torch.float32, ask)
     return sum(packed.lengths), packed.inputs["input_ids"].shape[1]
 
@@ -292,7 +284,7 @@ def test_equal_ids_with_other_frames_are_another_prompt():
 
 
 def stretches(rows: list[TokenRow]) -> list[RowPrefix]:
-    return [stretch_of(r, lambda r: r.loss_mask, IMAGE) for r in rows]
+    return [stretch_of(r, lambda r: r.loss_mask, ImageIds(IMAGE)) for r in rows]
 
 
 def test_micro_batches_hold_every_row_once_within_the_budget():

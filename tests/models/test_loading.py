@@ -166,7 +166,7 @@ def test_a_window_that_is_switched_off_is_no_reason(copied):
     from vagen.models.processor import load_processor
 
     Qwen2Config(sliding_window=4096, use_sliding_window=False).save_pretrained(copied)
-    assert load_processor(copied).model_type == "qwen2"
+    assert load_processor(copied).family.model_type == "qwen2"
 
 
 def test_a_model_of_another_build(copied):

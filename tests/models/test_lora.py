@@ -2,14 +2,13 @@
 
 import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from test_attention import TEXT_ROWS, VISION_ROWS, packed_logits, whole
-from vl_families import FAMILIES, IMAGE, family_class, family_config, text_config
+from vl_families import GRID_FAMILIES, bare_processor, family_class, family_config, text_config
 
 from vagen.config.schema import LoraConfig
 from vagen.models import ModelError
@@ -22,7 +21,6 @@ from vagen.models.lora import (
     has_adapters,
     merged_state,
 )
-from vagen.models.processor import Processor
 
 CONFIG = LoraConfig(lora_rank=3, lora_alpha=6)
 
@@ -33,7 +31,7 @@ def qwen3(tied: bool = False) -> Any:
     return Qwen3ForCausalLM, text_config(tied=tied)
 
 
-@pytest.fixture(params=[*FAMILIES, "qwen3", "qwen3, tied"])
+@pytest.fixture(params=[*GRID_FAMILIES, "qwen3", "qwen3, tied"])
 def setting(request):
     """A model with our attention and rows that it can read."""
     torch.manual_seed(5)
@@ -46,14 +44,7 @@ def setting(request):
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
-    processor = Processor(
-        tokenizer=SimpleNamespace(get_vocab=dict, eos_token_id=0, pad_token_id=0),
-        image_processor=None if text else object(),
-        model_type="qwen3" if text else request.param,
-        image_token_id=None if text else IMAGE,
-        merge_size=2,
-    )
-    return LanguageModel(model, processor), TEXT_ROWS if text else VISION_ROWS
+    return LanguageModel(model, bare_processor(config)), TEXT_ROWS if text else VISION_ROWS
 
 
 def learn(model: Any) -> None:

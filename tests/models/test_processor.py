@@ -2,7 +2,6 @@
 
 import copy
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,36 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from vl_families import (
-    FAMILIES,
+    GRID_FAMILIES,
     IMAGE,
     MERGE,
     VISION_END,
     VISION_START,
+    bare_processor,
     family_class,
     family_config,
+    text_config,
 )
 
 from vagen.models import ModelError
-from vagen.models.processor import Processor, load_processor
+from vagen.models.processor import load_processor
 
 
 @functools.cache
 def reference_model(family: str) -> Any:
     with torch.device("meta"):
         return family_class(family)(family_config(family)).model
-
-
-TOKENIZER = SimpleNamespace(eos_token_id=0, pad_token_id=0)
-
-
-def processor(family: str) -> Processor:
-    return Processor(
-        tokenizer=TOKENIZER,
-        image_processor=object(),
-        model_type=family,
-        image_token_id=IMAGE,
-        merge_size=MERGE,
-    )
 
 
 def image_block(grid: tuple[int, int, int]) -> list[int]:
@@ -54,7 +42,7 @@ texts = st.lists(st.integers(0, 59), max_size=7)
 contexts = st.lists(st.tuples(texts, st.none() | grids), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", GRID_FAMILIES)
 @settings(max_examples=60, deadline=None)
 @given(context=contexts, cut=st.integers(0, 5))
 def test_positions_are_those_of_transformers(family, context, cut):
@@ -71,7 +59,7 @@ def test_positions_are_those_of_transformers(family, context, cut):
         image_grid_thw=torch.tensor(all_grids) if all_grids else None,
         attention_mask=torch.ones_like(tensor),
     )
-    ours = processor(family)
+    ours = bare_processor(family_config(family))
     whole, after = ours.positions(ids, all_grids, 0)
     np.testing.assert_array_equal(whole, expected[:, 0].numpy())
     assert after == len(ids) + int(deltas[0])
@@ -85,12 +73,7 @@ def test_positions_are_those_of_transformers(family, context, cut):
 
 
 def test_positions_of_a_text_model_are_a_line():
-    text = Processor(
-        tokenizer=TOKENIZER,
-        image_processor=None,
-        model_type="qwen3",
-        image_token_id=None,
-    )
+    text = bare_processor(text_config())
     places, after = text.positions(np.arange(4, dtype=np.int32), [], 3)
     assert after == 7
     np.testing.assert_array_equal(places, np.tile(np.arange(3, 7), (3, 1)))
@@ -101,7 +84,7 @@ def test_a_grid_is_known_before_the_image_is_processed(vl_model, side):
     ours = vl_model.processor
     for size in ((side, side), (side, 2 * side), (3 * side + 1, side)):
         image = Image.new("RGB", size)
-        assert ours.image_grid(image.size) == ours.process_image(image).grid
+        assert ours.shape_of(image.size).grid == ours.process_image(image).grid
 
 
 @pytest.mark.parametrize("size", [(4, 4), (96, 96), (100, 97), (333, 70), (513, 512), (900, 2000)])
@@ -121,7 +104,7 @@ def test_a_frame_is_scaled_down_as_the_image_processor_does_it(vl_model, size):
 def test_an_image_token_stands_for_each_tile(vl_model, size):
     image = Image.new("RGB", size, (200, 10, 10))
     ours = vl_model.processor
-    assert ours.image_length(ours.image_grid(image.size)) == size[0] // 32 * size[1] // 32
+    assert ours.shape_of(image.size).tokens == size[0] // 32 * size[1] // 32
     processed = ours.process_image(image)
     assert processed.pixel_values.shape[0] == np.prod(processed.grid)
 
@@ -205,13 +188,3 @@ def test_a_template_without_a_system_prompt_is_refused(text_model, tmp_path):
     template = "{{ raise_exception('System role not supported') }}"
     with pytest.raises(ModelError, match=r"with a system prompt \(System role not supported\)"):
         load_processor(retold(text_model, tmp_path, template, "<|im_end|>"))
-
-
-def test_a_familys_own_image_token_is_banned_whatever_its_name(vl_model):
-    other = Processor(
-        tokenizer=vl_model.processor.tokenizer,
-        image_processor=object(),
-        model_type="qwen3_vl",
-        image_token_id=5,
-    )
-    assert 5 in other.banned_ids

@@ -43,8 +43,7 @@ def test_images_take_the_tokens_that_the_scaling_rule_gives(
     model: str, side: int, tokens: int
 ) -> None:
     processor = counting_processor(model)
-    grid = processor.image_grid((side, side))
-    assert processor.image_length(grid) == tokens
+    assert processor.shape_of((side, side)).tokens == tokens
 
 
 def test_only_published_models_are_estimated() -> None:

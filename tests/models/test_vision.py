@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from vl_families import FAMILIES, family_class, family_config
+from vl_families import GRID_FAMILIES, family_class, family_config
 
 from vagen.models import vision
 from vagen.models.vision import prepare_vision
@@ -19,7 +19,7 @@ def pixels(grids) -> torch.Tensor:
     return torch.randn(sum(t * h * w for t, h, w in grids), 3 * 2 * 16 * 16)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=GRID_FAMILIES)
 def towers(request):
     """The tower as `transformers` runs it, and the prepared one with the same weights."""
     torch.manual_seed(5)

@@ -93,7 +93,7 @@ def rendered(
     ids = processor.tokenizer.encode(pieces[0], add_special_tokens=False)
     for answer, piece in zip(answers[first:turn], pieces[1:], strict=True):
         ids += answer + processor.tokenizer.encode(piece, add_special_tokens=False)
-    lengths = [processor.image_length(processor.image_grid(frame.shape[1::-1])) for frame in frames]
+    lengths = [processor.shape_of(frame.shape[1::-1]).tokens for frame in frames]
     out: list[int] = []
     for token in ids:
         out += [token] * lengths.pop(0) if token == processor.image_token_id else [token]

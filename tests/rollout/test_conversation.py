@@ -71,8 +71,8 @@ def test_an_image_takes_as_many_tokens_as_its_grid(renderer, vl_model):
     for size in ((32, 32), (64, 96), (128, 128)):
         rendered = renderer.initial("", observation("<image>", frame(*size)))
         pads = rendered.ids.count(vl_model.processor.image_token_id)
-        grid = vl_model.processor.image_grid(rendered.images[0].size)
-        assert pads == vl_model.processor.image_length(grid) == size[0] * size[1] // 32**2
+        shape = vl_model.processor.shape_of(rendered.images[0].size)
+        assert pads == shape.tokens == size[0] * size[1] // 32**2
 
 
 pieces = st.lists(

@@ -305,7 +305,7 @@ def test_frames_are_kept_no_larger_than_the_model_reads_them(processor):
     (png,) = {runner.images[digest] for digest in trajectory.rows[0].images}
     assert decode_png(png).shape == (512, 512, 3)  # 800 pixels a side as it was drawn
     blocks = trajectory.rows[0].input_ids == processor.image_token_id
-    assert blocks.sum() == 2 * processor.image_length(processor.image_grid((800, 800)))
+    assert blocks.sum() == 2 * processor.shape_of((800, 800)).tokens
 
 
 def test_seeds_depend_on_their_parts_alone():

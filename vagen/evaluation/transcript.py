@@ -72,17 +72,13 @@ class Transcript:
     """Replaces a model's processor (`ChatProcessor`)."""
 
     tokenizer: Any = field(default_factory=_Tokenizer)
-    image_token_id: int | None = _IDS[_IMAGE]
+    placeholder: str = _IMAGE
     has_vision: bool = True
     eos_id: int = _IDS[_END]
 
-    def image_grid(self, size: tuple[int, int]) -> tuple[int, int, int]:
-        """One token for any size."""
-        return (1, 1, 1)
-
-    def image_length(self, grid: Any) -> int:
-        """One mark."""
-        return 1
+    def image_text(self, size: tuple[int, int]) -> str:
+        """One mark for any size."""
+        return _IMAGE
 
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The frame itself, since an endpoint scales it."""
@@ -106,7 +102,7 @@ class Transcript:
                 if not parts or parts[-1]["type"] != "text":
                     parts.append({"type": "text", "text": []})
                 parts[-1]["text"].append(chr(token))
-            elif token == self.image_token_id:
+            elif token == _IDS[_IMAGE]:
                 parts.append({"type": "image", "image": next(frames)})
             elif token == self.eos_id:
                 found[-1]["content"] = _content(parts)

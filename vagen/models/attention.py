@@ -8,7 +8,14 @@ causal attention within each row. Neighbours may share a prefix, which stands on
 before them; each of them attends to it.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
 cache of its own length. `prefix`: number of equal initial tokens of all rows; a decode step then
-reads their keys and values once instead of per conversation.
+reads their keys and values once instead of per conversation. `windowed`: the mask for layers with a
+sliding window.
+- `blocks`, int64 [N]: number of the image of each token, 0 for text, for families whose images are
+attended to in both directions: a token of an image also sees those after it in the same image.
+- `seen`: a list that receives the window of each layer that was reached.
+
+A layer with a sliding window of W attends to the last W tokens, itself among them; `transformers`
+passes W to the attention of each such layer.
 
 Shape legend: N tokens of a packed line, S tokens of the shared
 prefix, P equal initial tokens, B rows, H heads, G query heads per key head, L cached tokens, n new
@@ -20,21 +27,35 @@ import vagen.models.lean_transformers  # noqa: F401
 # isort: split
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from vagen.models import ModelError
+
 ATTENTION = "packed"
 """Name of the function in the registry of `transformers`."""
 
+UNSUPPORTED = {"softcap": "caps attention scores", "s_aux": "has attention sinks"}
+"""Arguments of `transformers` for attention that is not computed here, and what they mean."""
+
 SIMILAR = 0.85
 """A group's rows have at least this share of its longest row's length, which bounds the padding."""
+
+
+def window_of(text_config: Any) -> int | None:
+    """Tokens that a layer with a sliding window attends to; None if no layer has one."""
+    kinds = getattr(text_config, "layer_types", None)
+    if kinds is not None and "sliding_attention" not in kinds:
+        return None
+    return getattr(text_config, "sliding_window", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +126,7 @@ class SlotCache(Cache):
         self.storage = torch.zeros(
             config.num_hidden_layers, 2, slots, heads, length, head_dim, device=device, dtype=dtype
         )
+        self.window = window_of(config)
         self.group = config.num_attention_heads // heads
         """Query heads per key head."""
         self._heads = torch.arange(heads, device=device)[:, None]
@@ -164,17 +186,36 @@ class SlotCache(Cache):
         heads = rows * len(self._heads) + self._heads
         self._places = (heads * self.length + places[:, None]).flatten()
 
-    def mask(self, start: Tensor, new: int, reach: int) -> Tensor:
-        """Additive mask [B, 1, G * n, L] of new tokens over the focused slots.
+    def masks(
+        self, start: Tensor, new: int, reach: int, blocks: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Additive masks [B, 1, G * n, L] of new tokens over the focused slots.
 
         Args:
             start: int64 [B]: number of tokens in each slot.
             new: New tokens n, padding included.
             reach: Columns L.
+            blocks: int64 [B, n]: see the module docstring.
+
+        Returns:
+            `attention_mask`, and `windowed` for a decoder with sliding windows.
         """
         device = self.storage.device
         query = start[:, None] + torch.arange(new, device=device)
-        hidden = torch.arange(reach, device=device) > query[..., None]
+        columns = torch.arange(reach, device=device)
+        hidden = columns > query[..., None]
+        masks = {"attention_mask": hidden}
+        if self.window is not None:
+            masks["windowed"] = hidden | (columns <= query[..., None] - self.window)
+        if blocks is not None:
+            places = query[:, None].expand(-1, new, -1)
+            apart = ~_same_block(blocks)
+            for name, mask in masks.items():
+                masks[name] = mask.scatter(2, places, mask.gather(2, places) & apart)
+        return {name: self._additive(mask, new) for name, mask in masks.items()}
+
+    def _additive(self, hidden: Tensor, new: int) -> Tensor:
+        device = self.storage.device
         mask = torch.zeros(hidden.shape, device=device, dtype=self.storage.dtype)
         mask.masked_fill_(hidden, -torch.inf)
         if new == 1:
@@ -205,11 +246,27 @@ def packed_attention(
     is_causal: bool | None = None,
     segments: tuple[RowGroup, ...] | None = None,
     prefix: int = 0,
+    sliding_window: int | None = None,
+    windowed: Tensor | None = None,
+    blocks: Tensor | None = None,
+    seen: list[int | None] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The function registered as `ATTENTION`; see the module docstring."""
+    """The function registered as `ATTENTION`; see the module docstring.
+
+    Raises:
+        ModelError: The model asks for attention that is not computed here.
+    """
+    for name, meaning in UNSUPPORTED.items():
+        if kwargs.get(name) is not None:
+            raise ModelError(f"{type(module).__name__} {meaning} ({name}), which is not supported")
+    if seen is not None:
+        seen.append(sliding_window)
     if segments is not None:
-        return _over_segments(query, key, value, scaling, dropout, segments), None
+        parts = (scaling, dropout, segments, sliding_window, blocks)
+        return _over_segments(query, key, value, *parts), None
+    if sliding_window is not None and windowed is not None:
+        attention_mask = windowed
     if attention_mask is not None and attention_mask.ndim == 4:
         # In bfloat16 torch's own kernel, which keeps scores in float32.
         if prefix and query.shape[2] == 1 and query.dtype == torch.float32:
@@ -227,31 +284,54 @@ def _over_segments(
     scaling: float | None,
     dropout: float,
     segments: tuple[RowGroup, ...],
+    window: int | None,
+    blocks: Tensor | None,
 ) -> Tensor:
     """Causal attention inside each row; query [1, H, N, D] to output [1, N, H, D]."""
     tokens = [group.tokens for group in segments]
+    block_line = [None] * len(tokens) if blocks is None else blocks.split(tokens)
     lines = [x[0].transpose(0, 1).split(tokens) for x in (query, key, value)]
     out, beginning = [], []
-    for group, *stretches in zip(segments, *lines, strict=True):
+    for group, own_blocks, *stretches in zip(segments, block_line, *lines, strict=True):
         parts = [_pad(stretch, group) for stretch in stretches]
-        if group.mask is None:
+        mask = group.mask
+        if mask is None:
             beginning = parts[1:]
         else:
             parts[1:] = [
                 torch.cat([before.expand(group.rows, -1, -1, -1), part], dim=2)
                 for before, part in zip(beginning, parts[1:], strict=True)
             ]
+        reach = parts[1].shape[2]
+        if own_blocks is not None or (window is not None and window < reach):
+            mask = _visible(group.longest, reach, window, query.device)
+            if own_blocks is not None:
+                same = _same_block(_pad(own_blocks[:, None, None], group)[..., 0])
+                mask = mask | pad(same, (reach - group.longest, 0))
         padded = scaled_dot_product_attention(
             *parts,
-            attn_mask=group.mask,
+            attn_mask=mask,
             dropout_p=dropout,
-            is_causal=group.mask is None,
+            is_causal=mask is None,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
         line = padded.transpose(1, 2).reshape(group.rows * group.longest, *query.shape[1::2])
         out.append(line if group.index is None else line.index_select(0, group.index))
     return torch.cat(out)[None]
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # a training saves the mask for its backward pass
+def _visible(new: int, reach: int, window: int | None, device: torch.device) -> Tensor:
+    """bool [new, reach]: which of all tokens the last `new` ones attend to."""
+    visible = torch.ones(new, reach, dtype=torch.bool, device=device).tril(reach - new)
+    return visible if window is None else visible.triu(reach - new - window + 1)
+
+
+def _same_block(blocks: Tensor) -> Tensor:
+    """bool [..., n, n]: whether two of n tokens are of one image."""
+    return (blocks[..., :, None] == blocks[..., None, :]) & (blocks > 0)[..., None]
 
 
 def _pad(line: Tensor, group: RowGroup) -> Tensor:

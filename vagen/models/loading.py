@@ -1,16 +1,18 @@
 """Loads models from a local directory or a hub id, and derives value models."""
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vagen.models import ModelError, first_line
-from vagen.models.attention import ATTENTION
+from vagen.models.attention import ATTENTION, window_of
 from vagen.models.gguf import directory_of
 from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
@@ -23,6 +25,25 @@ PLAIN_RESPONSE_SCHEMA = {
 }
 """A `response_schema` that treats no part of a response as reasoning. Without it `transformers
 serve` removes the text between `<think>` and `</think>`, which is part of our layouts."""
+
+
+LOGIT_FACTORS = {"logit_scale": 1, "logits_scaling": -1}
+"""Factors of logits in configurations, with their powers."""
+LOGIT_TOLERANCE = 0.02
+"""Difference of a model's own logits from ours, as a share of the largest; those of a model in
+bfloat16 are rounded."""
+PROBE_TOKENS = 3
+"""Tokens on which a loaded model is compared with itself."""
+
+
+def scaled(logits: Tensor, text_config: Any) -> Tensor:
+    """Logits of the output layer's values: Gemma 2 and 4 cap them, Granite and Cohere scale."""
+    if cap := getattr(text_config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    for name, power in LOGIT_FACTORS.items():
+        if (factor := getattr(text_config, name, 1.0)) != 1:
+            logits = logits * factor**power
+    return logits
 
 
 @dataclass(eq=False)
@@ -52,7 +73,7 @@ class LanguageModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocabulary] float32, banned tokens at -inf."""
-        logits = self.model.lm_head(hidden).float()
+        logits = scaled(self.model.lm_head(hidden).float(), self.text_config)
         return logits.index_fill_(-1, self.processor.banned_on(logits.device), -torch.inf)
 
     def recompute_activations(self) -> None:
@@ -127,7 +148,50 @@ def load_model(
         )
     model.to(device)
     model.eval()
-    return LanguageModel(model, processor)
+    language_model = LanguageModel(model, processor)
+    try:
+        check_forward(language_model)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    return language_model
+
+
+@torch.no_grad()
+def check_forward(language_model: LanguageModel) -> None:
+    """Compares a model's own forward pass on a few tokens with what is computed here.
+
+    Raises:
+        ModelError: Its logits are more than `scaled` makes of its output layer, or its layers do
+            not all take our arguments for attention (`vagen.models.attention`).
+    """
+    model, text = language_model.model, language_model.text_config
+    ids = np.arange(PROBE_TOKENS, dtype=np.int32)
+    positions = torch.from_numpy(language_model.processor.positions(ids, [], 0)[0])[:, None]
+    layers: list[int | None] = []
+    heads: list[Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda _, __, output: heads.append(output))
+    own = model(
+        input_ids=torch.from_numpy(ids).long()[None].to(model.device),
+        position_ids=positions.to(model.device)
+        if language_model.processor.uses_mrope
+        else positions[0].to(model.device),
+        use_cache=False,
+        seen=layers,
+    ).logits
+    hook.remove()
+    kinds = getattr(text, "layer_types", None) or []
+    windowed = kinds.count("sliding_attention") if kinds else window_of(text) and len(layers)
+    if len(layers) != text.num_hidden_layers or sum(map(bool, layers)) != (windowed or 0):
+        raise ModelError(
+            f"{type(model).__name__} does not pass arguments for attention on to every layer, so "
+            "rows could not be packed; use a decoder like Llama, Qwen or Gemma 3"
+        )
+    ours = scaled(heads[0].float(), text)
+    if not torch.allclose(own.float(), ours, atol=LOGIT_TOLERANCE * float(ours.abs().max())):
+        raise ModelError(
+            f"{type(model).__name__} computes its logits from its output layer in a way that is "
+            "not supported; use a decoder like Llama, Qwen or Gemma 3"
+        )
 
 
 def save_processor(directory: Path, processor: Processor) -> None:
@@ -139,6 +203,8 @@ def save_processor(directory: Path, processor: Processor) -> None:
     tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)
+    if config := processor.family.processor_config:
+        (directory / "processor_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """Converts messages to model inputs: tokenizer, image processor and rotary positions."""
 
 import hashlib
+import json
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.models import ModelError, first_line
+from vagen.models.families import Family, Grid, Reading, family_of
 from vagen.models.gguf import directory_of
 
 if TYPE_CHECKING:
@@ -21,17 +24,12 @@ if TYPE_CHECKING:
 IMAGE_CACHE_BYTES = 1 << 28
 """Number of cached preprocessed images."""
 
-Grid = tuple[int, int, int]
-"""Patches of an image along time, height and width."""
-
-QWEN_VL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-VISUAL_TOKENS = (
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-)
+QUIETLY = {
+    "_raise_exceptions_for_gated_repo": False,
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+}
+"""Options of `cached_file` for a file that need not exist."""
 PROBE = [
     {"role": "system", "content": "."},
     {"role": "user", "content": "."},
@@ -41,12 +39,54 @@ PROBE = [
 """A conversation with every kind of header."""
 
 
+@dataclass(frozen=True, slots=True)
+class ImageShape:
+    """What the size of an image decides."""
+
+    grid: Grid
+    text: str
+    """Stands in the conversation in place of the image's placeholder."""
+    tokens: int
+    """Image tokens in it, one for each feature."""
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ProcessedImage:
     """A preprocessed image for the vision tower."""
 
-    pixel_values: NDArray[np.float32]  # [patches, channels * temporal * patch * patch]
+    pixel_values: NDArray[np.float32]
+    """See `families.Reading.pixels`."""
     grid: Grid
+    tokens: int
+    """Image tokens, one for each feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageIds:
+    """How images stand in a row of tokens."""
+
+    patch: int | None = None
+    """Id of an image token; None for a model without vision."""
+    last: int | None = None
+    """Id before the last run of image tokens of an image; None if an image is one run."""
+
+    def are_patches(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of `ids` are image tokens."""
+        return np.equal(ids, -1 if self.patch is None else self.patch)
+
+    def begins(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of `ids` are the first image token of an image."""
+        patches = self.are_patches(ids)
+        begins = patches & ~np.concatenate([[False], patches[:-1]])
+        if self.last is not None:
+            runs = np.flatnonzero(begins)
+            ends = ids[runs - 1] == self.last
+            begins[runs[1:][~ends[:-1]]] = False  # a further tile of the image before
+        return begins
+
+    def numbered(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """The number of the image of each of `ids`, from 1; 0 for text."""
+        return self.begins(ids).cumsum() * self.are_patches(ids)
 
 
 @dataclass(eq=False)
@@ -55,9 +95,7 @@ class Processor:
 
     tokenizer: Any
     image_processor: Any | None
-    model_type: str
-    image_token_id: int | None
-    merge_size: int = 1
+    family: Family
     header_ids: tuple[int, ...] = ()
     """Special tokens that the chat template writes around messages: see `header_ids_of`."""
     logits: int = 0
@@ -70,6 +108,7 @@ class Processor:
         default_factory=OrderedDict, repr=False
     )
     _image_bytes: int = field(default=0, repr=False)
+    _shapes: dict[tuple[int, int], ImageShape] = field(default_factory=dict, repr=False)
     _banned: "dict[torch.device, torch.Tensor]" = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -83,15 +122,32 @@ class Processor:
         return self.image_processor is not None
 
     @property
+    def placeholder(self) -> str:
+        """Text that the chat template writes for an image."""
+        return self.family.placeholder
+
+    @property
+    def image_token_id(self) -> int | None:
+        """Id of the token of each feature of an image; None for a model without vision."""
+        return self.family.image_token_id
+
+    @property
     def uses_mrope(self) -> bool:
-        """Whether positions have three axes (Qwen-VL families)."""
-        return self.model_type in QWEN_VL_TYPES
+        """Whether positions have three axes."""
+        return self.family.patch_grids
+
+    @cached_property
+    def image_ids(self) -> ImageIds:
+        """How images stand in rows."""
+        last = self.family.last
+        found = None if last is None else self.tokenizer.convert_tokens_to_ids(last)
+        return ImageIds(self.image_token_id, found)
 
     @cached_property
     def banned_ids(self) -> list[int]:
         """Ids that may never be sampled: image, video and header tokens, and ids of no token."""
-        vocabulary = self.tokenizer.get_vocab()
-        banned = {vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary}
+        added = self.tokenizer.get_added_vocab().items()
+        banned = {i for token, i in added if re.fullmatch(self.family.marks, token)}
         banned.update(self.header_ids)
         if self.image_token_id is not None:
             banned.add(self.image_token_id)
@@ -108,39 +164,20 @@ class Processor:
                 self._banned[device] = torch.tensor(self.banned_ids, device=device)
         return self._banned[device]
 
-    def image_length(self, grid: Grid) -> int:
-        """Number of image tokens of an image with this grid."""
-        return int(np.prod(grid)) // self.merge_size**2
-
-    def image_grid(self, size: tuple[int, int]) -> Grid:
-        """Grid of an image of a size in pixels (width, height).
+    def shape_of(self, size: tuple[int, int]) -> ImageShape:
+        """What the model makes of an image of a size in pixels (width, height).
 
         Raises:
             ModelError: The model does not read images.
         """
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+        if size not in self._shapes:
+            read = self._read(Image.new("RGB", size))
+            self._shapes[size] = ImageShape(read.grid, read.text, self._tokens(read))
+        return self._shapes[size]
 
-        rules = self._rules_for_images()
-        width, height = size
-        if rules.do_resize:
-            height, width = smart_resize(
-                height,
-                width,
-                factor=rules.patch_size * rules.merge_size,
-                min_pixels=rules.size["shortest_edge"],
-                max_pixels=rules.size["longest_edge"],
-            )
-        return 1, height // rules.patch_size, width // rules.patch_size
-
-    def read_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Pixels (width, height) to which the image processor scales an image of a size.
-
-        Raises:
-            ModelError: The model does not read images.
-        """
-        side = self._rules_for_images().patch_size
-        _, rows, columns = self.image_grid(size)
-        return columns * side, rows * side
+    def image_text(self, size: tuple[int, int]) -> str:
+        """Text that replaces the placeholder of an image of a size (width, height)."""
+        return self.shape_of(size).text
 
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The frame, scaled down as by the image processor if that would scale it down.
@@ -150,13 +187,24 @@ class Processor:
         Args:
             frame: uint8 [height, width, 3].
         """
-        if self.image_processor is None or not self.image_processor.do_resize:
+        rules = self.image_processor
+        if rules is None or not self.family.patch_grids or not rules.do_resize:
             return frame
         height, width = frame.shape[:2]
         size = self.read_size((width, height))
         if size[0] * size[1] >= width * height:
             return frame
-        return np.asarray(Image.fromarray(frame).resize(size, self.image_processor.resample))
+        return np.asarray(Image.fromarray(frame).resize(size, rules.resample))
+
+    def read_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Pixels (width, height) to which an image of a size is scaled; tiles below each other.
+
+        Raises:
+            ModelError: The model does not read images.
+        """
+        tiles, rows, columns = self.shape_of(size).grid
+        side = self.family.patch_size
+        return columns * side, tiles * rows * side
 
     def process_image(self, image: Any) -> ProcessedImage:
         """Patches and grid of a PIL image (RGB); cached for recent images.
@@ -168,22 +216,24 @@ class Processor:
         if key in self._images:
             self._images.move_to_end(key)
             return self._images[key]
-        out = self._rules_for_images()(images=[image], return_tensors="np")
-        t, h, w = (int(x) for x in out["image_grid_thw"][0])
-        pixels = np.asarray(out["pixel_values"], dtype=np.float32)
-        processed = self._images[key] = ProcessedImage(pixels, (t, h, w))
+        read = self._read(image)
+        pixels = np.asarray(read.pixels, dtype=np.float32)
+        processed = self._images[key] = ProcessedImage(pixels, read.grid, self._tokens(read))
         self._image_bytes += processed.pixel_values.nbytes
         while self._image_bytes > IMAGE_CACHE_BYTES:
             self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
         return processed
 
-    def _rules_for_images(self) -> Any:
+    def _read(self, image: Image.Image) -> Reading:
         if self.image_processor is None:
             raise ModelError(
-                f"a {self.model_type} model cannot read images: use render_mode=text, or a "
+                f"a {self.family.model_type} model cannot read images: use render_mode=text, or a "
                 "vision-language model"
             )
-        return self.image_processor
+        return self.family.read(self.image_processor, image)
+
+    def _tokens(self, read: Reading) -> int:
+        return read.text.count(self.family.image)
 
     def positions(
         self, ids: NDArray[np.int32], grids: list[Grid], start: int
@@ -207,14 +257,14 @@ class Processor:
             return np.broadcast_to(line, (3, length)).copy(), start + length
         out = np.empty((3, length), dtype=np.int64)
         is_image = ids == self.image_token_id
-        cursor, position = 0, start
+        cursor, position, merge = 0, start, self.family.merge_size
         for t, h, w in grids:
             offset = np.flatnonzero(is_image[cursor:])
             first = cursor + int(offset[0])
             text = first - cursor
             out[:, cursor:first] = np.arange(position, position + text)
             position += text
-            rows, columns = h // self.merge_size, w // self.merge_size
+            rows, columns = h // merge, w // merge
             count = t * rows * columns
             block = np.indices((t, rows, columns)).reshape(3, -1)
             out[:, first : first + count] = block + position
@@ -259,6 +309,7 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
 
     # isort: split
     from transformers import AutoTokenizer
+    from transformers.utils import cached_file
 
     directory = directory_of(path)
     try:
@@ -270,6 +321,10 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
             f"{path}: the tokenizer has no vocabulary; copy tokenizer.json and "
             "tokenizer_config.json next to the weights"
         )
+    # A processor's own template, which writes images; one of the tokenizer may not.
+    own = cached_file(directory, "chat_template.json", **QUIETLY)
+    if own is not None:
+        tokenizer.chat_template = json.loads(Path(own).read_text())["chat_template"]
     if tokenizer.chat_template is None:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
     if tokenizer.eos_token_id is None:
@@ -316,49 +371,33 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
     config = config or load_config(path)
     _check_attention(config, path)
     tokenizer = load_tokenizer(path, config)
-    vision = getattr(config, "vision_config", None)
-    if vision is not None and config.model_type not in QWEN_VL_TYPES:
+    family = family_of(config, path)
+    has_vision = family.reader is not None
+    if has_vision and tokenizer.convert_tokens_to_ids(family.image) != family.image_token_id:
         raise ModelError(
-            f"{path}: no support for images as {config.model_type} reads them; use a model of "
-            f"{', '.join(QWEN_VL_TYPES)}, or a text-only one"
+            f"{path}: config.json and tokenizer disagree on the image token: image_token_id = "
+            f"{family.image_token_id} is not {family.image}"
         )
-    image_processor = None if vision is None else _load_image_processor(path)
     return Processor(
         tokenizer=tokenizer,
-        image_processor=image_processor,
-        model_type=config.model_type,
-        image_token_id=getattr(config, "image_token_id", None),
-        merge_size=getattr(vision, "spatial_merge_size", 1) if vision is not None else 1,
+        image_processor=family.load_reader(path) if has_vision else None,
+        family=family,
         header_ids=header_ids_of(tokenizer, path),
         logits=getattr(config.get_text_config(), "vocab_size", 0),
     )
 
 
 def _check_attention(config: Any, path: str | Path) -> None:
-    """Rejects decoders without full causal attention, such as sliding windows.
+    """Rejects decoders with layers that `vagen.models.attention` does not compute.
 
-    `vagen.models.attention` computes full causal attention over packed rows and over its cache.
+    It computes causal attention, with sliding windows or without, over packed rows and its cache.
     """
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds and getattr(text, "sliding_window", None):
-        kinds = {"sliding_attention"}
-    if others := sorted(kinds - {"full_attention"}):
-        window = getattr(text, "sliding_window", None)
+    if getattr(text, "use_bidirectional_attention", None) is True:
+        kinds.add("attention to later tokens")
+    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
         raise ModelError(
-            f"{path}: {config.model_type} has layers with {', '.join(others)}"
-            f"{f' (sliding_window = {window})' if window else ''}; only full attention is "
-            "supported, as Qwen2.5, Qwen3 and Llama have it"
+            f"{path}: {config.model_type} has layers with {', '.join(others)}; only full and "
+            "sliding attention are supported, as Qwen3-VL, Qwen3 and Gemma 3 have them"
         )
-
-
-def _load_image_processor(path: str | Path) -> Any:
-    """Loads only the image processor, as `AutoProcessor` also needs torchvision, for videos."""
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    try:
-        return Qwen2VLImageProcessorPil.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path}: no image processor could be loaded ({first_line(error)})"
-        ) from error

@@ -1,19 +1,18 @@
 """Image inputs that encode each distinct image once, and a vision tower made fit for batches.
 
 The frames of a batch repeat: a turn may change nothing, and episodes of one level begin with the
-same frame. The vision tower of the Qwen-VL families encodes every distinct image once; a hook
-copies its features to every place that shows the image, and gradients flow back through it.
+same frame. The vision tower encodes every distinct image once; its features are copied to every
+place that shows the image, and gradients flow back through the copies.
 
-`transformers` attends to images, and to the windows of Qwen2.5-VL, one after another in a Python
-loop unless the attention is flash-attn's: 256 calls for one frame of 252 x 252. Here one call
-attends to all images or windows of one size. What depends on an image's size alone is
-computed once per size.
+`transformers` attends to images that are grids of patches, and to the windows of Qwen2.5-VL, one
+after another in a Python loop unless the attention is flash-attn's: 256 calls for one frame of
+252 x 252. Here one call attends to all images or windows of one size. What depends on an image's
+size alone is computed once per size.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -26,30 +25,21 @@ from transformers.vision_utils import (
     get_vision_window_index,
 )
 
-from vagen.models.processor import Grid, ProcessedImage, Processor
+from vagen.models.families import Grid, tower_parts
+from vagen.models.processor import ProcessedImage, Processor
 
 SHARED = "shared_images"
-"""Keyword argument of the backbone that passes `SharedImages` to the vision tower."""
+"""Keyword argument of the backbone, int64 [image tokens]: index of each image token's feature among
+those of the distinct images."""
 IN_BATCHES = "flash_in_batches"
 """Name of `batched_attention` in the registry of `transformers`, which passes the boundaries of
 images and windows to an attention whose name contains "flash", and loops over them otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedImages:
-    """Maps shown images to distinct images."""
-
-    grids: list[Grid]
-    """Grids of the distinct images."""
-    index: Tensor
-    """int64 [image tokens]: index into the features of the distinct images."""
-
-
 def freeze_tower(model: Any) -> None:
-    """Freezes the vision tower of a model, if it has one."""
-    tower = getattr(model.model, "visual", None)
-    if tower is not None:
-        tower.requires_grad_(False)
+    """Freezes the vision tower of a model with its projector, if it has one."""
+    for part in tower_parts(model.model):
+        part.requires_grad_(False)
 
 
 def image_inputs(
@@ -65,23 +55,17 @@ def image_inputs(
     """
     if not images:
         return {}
-    distinct = list(images)
-    inputs: dict[str, Any] = {"image_grid_thw": torch.tensor([i.grid for i in images]).to(device)}
-    if processor.uses_mrope:
-        distinct = list({id(image): image for image in images}.values())
-        places: dict[int, Tensor] = {}
-        tokens = 0
-        for image in distinct:
-            count = processor.image_length(image.grid)
-            places[id(image)] = torch.arange(tokens, tokens + count)
-            tokens += count
-        inputs[SHARED] = SharedImages(
-            grids=[image.grid for image in distinct],
-            index=torch.cat([places[id(image)] for image in images]).to(device),
-        )
+    distinct = list({id(image): image for image in images}.values())
+    places: dict[int, Tensor] = {}
+    tokens = 0
+    for image in distinct:
+        places[id(image)] = torch.arange(tokens, tokens + image.tokens)
+        tokens += image.tokens
     pixels = torch.cat([torch.from_numpy(image.pixel_values) for image in distinct])
-    inputs["pixel_values"] = pixels.to(device, dtype)
-    return inputs
+    return {
+        **processor.family.inputs(pixels.to(device, dtype), [image.grid for image in distinct]),
+        SHARED: torch.cat([places[id(image)] for image in images]).to(device),
+    }
 
 
 def prepare_vision(model: Any) -> None:
@@ -96,11 +80,42 @@ def prepare_vision(model: Any) -> None:
     for module in model.modules():
         if type(module) is nn.Conv3d and module.kernel_size == module.stride:
             module.__class__ = PatchConv
-    tower = getattr(model.model, "visual", None)
-    if tower is not None and _expand not in tower._forward_hooks.values():
-        tower.config._attn_implementation = IN_BATCHES
-        tower.register_forward_pre_hook(_lay_out, with_kwargs=True)
-        tower.register_forward_hook(_expand, with_kwargs=True)
+    backbone = model.model
+    parts = tower_parts(backbone)
+    if parts and _take_index not in backbone._forward_pre_hooks.values():
+        backbone.register_forward_pre_hook(_take_index, with_kwargs=True)
+        backbone.get_image_features = partial(_shared_features, backbone)
+        tower = parts[0]
+        tower.config._attn_implementation = "sdpa"  # not the decoder's
+        if hasattr(tower, "spatial_merge_size"):  # grids of patches
+            tower.config._attn_implementation = IN_BATCHES
+            tower.register_forward_pre_hook(_lay_out, with_kwargs=True)
+
+
+def _take_index(
+    backbone: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Pre-hook of the backbone: keeps the index for `_shared_features`."""
+    backbone.shared_images = kwargs.pop(SHARED, None)
+    return args, kwargs
+
+
+def _shared_features(backbone: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replaces `get_image_features`: copies features to every image token of the batch."""
+    output = type(backbone).get_image_features(backbone, *args, **kwargs)
+    index = backbone.shared_images
+    if index is not None:
+        found = output.pooler_output
+        if isinstance(found, Tensor):  # [tiles, tokens, hidden]
+            line = found.flatten(0, 1).index_select(0, index)
+            output.pooler_output = line.unflatten(0, (-1, found.shape[1]))
+        else:  # [tokens, hidden] of each image
+            output.pooler_output = [torch.cat(tuple(found)).index_select(0, index)]
+        if getattr(output, "deepstack_features", None):
+            output.deepstack_features = [
+                features.index_select(0, index) for features in output.deepstack_features
+            ]
+    return output
 
 
 class PatchConv(nn.Conv3d):
@@ -117,14 +132,11 @@ class PatchConv(nn.Conv3d):
 def _lay_out(
     tower: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Pre-hook of the tower: adds what depends on the sizes of the (distinct) images."""
-    shared, grids = kwargs.get(SHARED), kwargs.get("grid_thw")
-    if shared is not None:
-        found = shared.grids
-    elif grids is not None:
-        found = [tuple(grid) for grid in grids.tolist()]
-    else:  # features in the place of pixels
+    """Pre-hook of the tower: adds what depends on the sizes of the images."""
+    grids = kwargs.get("grid_thw")
+    if grids is None:  # features in the place of pixels
         return args, kwargs
+    found = [tuple(grid) for grid in grids.tolist()]
     return args, {**kwargs, **tower_inputs(tower, found, args[0].device)}
 
 
@@ -138,7 +150,7 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
 
     Returns:
         Among others the boundaries of images and windows, on the CPU, where `batched_attention`
-        reads them.
+        reads them; on the device for towers that compute with them.
     """
     config = tower.config
     lengths = [t * h * w for t, h, w in grids]
@@ -162,9 +174,8 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
             start += length // unit
         found["window_index"] = torch.cat(windows)
         found["cu_window_seqlens"] = _boundaries([len(window) * unit for window in windows])
-    return {
-        name: value if name.startswith("cu_") else value.to(device) for name, value in found.items()
-    }
+    on_cpu = () if hasattr(tower, "embeddings") else ("cu_seqlens", "cu_window_seqlens")
+    return {name: value if name in on_cpu else value.to(device) for name, value in found.items()}
 
 
 def _boundaries(lengths: Sequence[int]) -> Tensor:
@@ -186,18 +197,6 @@ def _windows(grid: Grid, merge: int, window: int, patch: int) -> tuple[Tensor, .
     """The merged patches of each window of an image."""
     index, ends = get_vision_window_index(torch.tensor([grid]), merge, window, patch)
     return index.split((ends.diff() // merge**2).tolist())
-
-
-def _expand(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-    """Hook of the tower: copies features to every image token of the batch."""
-    shared = kwargs.get(SHARED)
-    if shared is not None:
-        output.pooler_output = output.pooler_output.index_select(0, shared.index)
-        if getattr(output, "deepstack_features", None):
-            output.deepstack_features = [
-                features.index_select(0, shared.index) for features in output.deepstack_features
-            ]
-    return output
 
 
 def batched_attention(

@@ -7,6 +7,7 @@ from typing import Any
 from vagen.config import ExperimentConfig
 from vagen.experiment.checks import has_critic
 from vagen.models import ModelError
+from vagen.models.families import tower_parts
 from vagen.models.gguf import directory_of
 from vagen.models.lora import adapter_parameters
 from vagen.models.published import PUBLISHED
@@ -82,7 +83,7 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         raise ModelError(f"{model}: no model configuration could be loaded ({reason})") from None
     config = network.config
     vision: Any = getattr(config, "vision_config", None)
-    tower = getattr(network.model, "visual", None)
+    tower = tower_parts(network.model)
     actor_adapters = critic_adapters = 0
     if experiment is not None:
         actor, critic = experiment.actor_rollout_ref.model, experiment.critic.model
@@ -100,8 +101,8 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         head_dim=head_dim,
         vocabulary=text.vocab_size,
-        vision_parameters=0 if tower is None else sum(w.numel() for w in tower.parameters()),
-        vision_layers=getattr(vision, "depth", 0),
+        vision_parameters=sum(w.numel() for part in tower for w in part.parameters()),
+        vision_layers=getattr(vision, "depth", 0) or getattr(vision, "num_hidden_layers", 0),
         vision_hidden=getattr(vision, "hidden_size", 0),
         vision_intermediate=getattr(vision, "intermediate_size", 0),
         actor_adapters=actor_adapters,

@@ -1,5 +1,6 @@
 """How long conversations are, measured on real observations with the real tokenizer."""
 
+import math
 import re
 import tempfile
 from collections import Counter
@@ -17,6 +18,7 @@ from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig
 from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
+from vagen.models.families import family_of
 from vagen.models.files import check_model
 from vagen.models.processor import Processor, load_processor
 from vagen.models.published import IMAGE_TOKEN, PUBLISHED
@@ -165,11 +167,11 @@ def _measure(
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
             frames = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
-            grids = [processor.image_grid(frame) for frame in frames]
+            shapes = [processor.shape_of(frame) for frame in frames]
             found = {
                 "response": len(processor.tokenizer.encode(response, add_special_tokens=False)) + 1,
-                "image_tokens": sum(processor.image_length(grid) for grid in grids),
-                "patches": sum(t * h * w for t, h, w in grids),
+                "image_tokens": sum(shape.tokens for shape in shapes),
+                "patches": sum(math.prod(shape.grid) for shape in shapes),
             }
             beginning = len(renderer.initial(env.system_prompt(), observation).ids)
             if turn:
@@ -196,12 +198,20 @@ def _measure(
 def resizing(processor: Processor, size: tuple[int, int]) -> str:
     """What happens to frames of a size (width, height); empty if nothing."""
     assert processor.image_processor is not None
-    side, seen = processor.image_processor.patch_size, processor.read_size(size)
+    family, shape = processor.family, processor.shape_of(size)
+    if not family.patch_grids:
+        tiles, rows, columns = shape.grid
+        width, height = columns * family.patch_size, rows * family.patch_size
+        return (
+            f"{size[0]} x {size[1]} pixels are read as {tiles} tiles of {width} x {height}, "
+            f"{shape.tokens} tokens; the model's preprocessor_config.json says into how many"
+        )
+    seen = processor.read_size(size)
     if seen == size:
         return ""
     if seen[0] * seen[1] < size[0] * size[1]:  # `Processor.fitted`
         return f"{size[0]} x {size[1]} pixels are scaled down to {seen[0]} x {seen[1]}"
-    unit = side * processor.merge_size
+    unit = family.patch_size * family.merge_size
     least = -(-(processor.image_processor.size["shortest_edge"] ** 0.5) // unit) * unit
     return (
         f"{size[0]} x {size[1]} pixels are resized to {seen[0]} x {seen[1]}; sides that are "
@@ -317,7 +327,5 @@ def counting_processor(model: str) -> Processor:
     return Processor(
         tokenizer=CountingTokenizer(published.added_tags),
         image_processor=published.image_processor(),
-        model_type=published.model_type,
-        image_token_id=IMAGE_TOKEN,
-        merge_size=published.vision["spatial_merge_size"],
+        family=family_of(published.config()),
     )

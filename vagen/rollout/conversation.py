@@ -31,14 +31,14 @@ class ChatProcessor(Protocol):
     """The interface of `vagen.models.processor.Processor` that the renderer needs."""
 
     tokenizer: Any
-    image_token_id: int | None
 
+    @property
+    def placeholder(self) -> str: ...  # noqa: D102
     @property
     def has_vision(self) -> bool: ...  # noqa: D102
     @property
     def eos_id(self) -> int: ...  # noqa: D102
-    def image_grid(self, size: tuple[int, int]) -> Any: ...  # noqa: D102
-    def image_length(self, grid: Any) -> int: ...  # noqa: D102
+    def image_text(self, size: tuple[int, int]) -> str: ...  # noqa: D102
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]: ...  # noqa: D102
 
 
@@ -98,14 +98,23 @@ class ChatRenderer:
         self.tokenizer = processor.tokenizer
         self._eos = self.tokenizer.decode([processor.eos_id])
         self._stubs = [{"role": "user", "content": "."}, {"role": "assistant", "content": ANSWER}]
-        if f"{ANSWER}{self._eos}" not in self._template(self._stubs, generate=False):
+        self._in_parts = False
+        self._in_parts = ANSWER not in self._template(self._stubs, generate=False)
+        """Whether the template reads the text of lists of parts alone, not of strings."""
+        opening, closed, _ = self._template(
+            [*self._stubs, {"role": "user", "content": "."}], generate=False
+        ).partition(f"{ANSWER}{self._eos}")
+        header = self._template(self._stubs[:1], generate=True)
+        lead = opening.removeprefix(header) if opening.startswith(header) else ""
+        self._answer = lead + ANSWER
+        """The answer as the template writes it after its header."""
+        if not closed:
             raise RenderError(
                 f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
                 f"tokenizer's eos_token to the token that does{self._reasoning()}"
             )
-        self._specials = sorted(
-            {str(token) for token in self.tokenizer.all_special_tokens if len(str(token)) > 1}
-        )
+        specials = {*map(str, self.tokenizer.all_special_tokens), processor.placeholder}
+        self._specials = sorted(token for token in specials if len(token) > 1)
 
     def initial(self, system_prompt: str, observation: Observation) -> Rendered:
         """System prompt, first observation and the header of the first answer."""
@@ -143,7 +152,7 @@ class ChatRenderer:
         for i, observation in enumerate(observations):
             messages.append(self._user(observation))
             if i:
-                parts += self.tokenizer.encode(ANSWER, add_special_tokens=False)
+                parts += self.tokenizer.encode(self._answer, add_special_tokens=False)
                 parts.append(self.processor.eos_id)
                 parts += self.following(observation).ids
             if i + 1 < len(observations):
@@ -194,21 +203,26 @@ class ChatRenderer:
         return text
 
     def _template(self, messages: list[dict[str, Any]], *, generate: bool) -> str:
+        if self._in_parts:
+            messages = [
+                {**m, "content": [{"type": "text", "text": m["content"]}]}
+                if isinstance(m["content"], str)
+                else m
+                for m in messages
+            ]
         return self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=generate
         )
 
     def _tokenize(self, text: str, frames: FrameSequence) -> list[int]:
-        """Ids of rendered text; expands each image token to the length of its image."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        if not frames:
-            return ids
-        grids = [self.processor.image_grid((frame.shape[1], frame.shape[0])) for frame in frames]
-        lengths = iter([self.processor.image_length(grid) for grid in grids])
-        pad = self.processor.image_token_id
-        out: list[int] = []
-        for token in ids:
-            out += [token] * next(lengths) if token == pad else [token]
-        if next(lengths, None) is not None:
-            raise RenderError("the chat template leaves images out")
-        return out
+        """Ids of rendered text, with each placeholder replaced by what stands for its image."""
+        if frames:
+            pieces = text.split(self.processor.placeholder)
+            if len(pieces) - 1 != len(frames):
+                raise RenderError(
+                    f"the chat template leaves images out or writes more: {len(pieces) - 1} "
+                    f"{self.processor.placeholder} for {len(frames)} images"
+                )
+            shown = [self.processor.image_text(frame.shape[1::-1]) for frame in frames]
+            text = "".join(part for both in zip(pieces, [*shown, ""], strict=True) for part in both)
+        return self.tokenizer.encode(text, add_special_tokens=False)

@@ -307,9 +307,11 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
             for digest in row.images:
                 if digest not in lengths:
                     height, width, _ = decode_png(batch.images[digest]).shape
-                    lengths[digest] = processor.image_length(processor.image_grid((width, height)))
+                    lengths[digest] = processor.shape_of((width, height)).tokens
             expected = [lengths[digest] for digest in row.images]
-            found = _blocks(row.input_ids, processor.image_token_id)
+            is_patch = processor.image_ids.are_patches(row.input_ids)
+            begins = processor.image_ids.begins(row.input_ids)
+            found = np.bincount(begins.cumsum()[is_patch])[1:].tolist()
             if found != expected:
                 saved = folder.with_name(f"{folder.name}-refused")
                 shown = {digest: batch.images[digest] for digest in set(row.images)}
@@ -342,12 +344,6 @@ class _Wins:
         self.count += 1
         self.won += trajectory.success
         return self.won / self.count
-
-
-def _blocks(ids: np.ndarray, image_token_id: int | None) -> list[int]:
-    """Length of each run of image tokens, in order."""
-    edges = np.diff(np.concatenate([[0], ids == image_token_id, [0]]).astype(np.int8))
-    return (np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)).tolist()
 
 
 def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -153,7 +153,7 @@ def test_networks_say_the_same_of_rows_together_and_read_less(stories, family):
 def test_ranks_get_rows_with_the_same_prompt_together(vl_batch, family_dirs):
     from vagen.engines.local.packing import whole_row
 
-    image = load_processor(family_dirs["qwen2_5_vl"]).image_token_id
+    image = load_processor(family_dirs["qwen2_5_vl"]).image_ids
     rows = [row for row in rows_of(vl_batch) if row.images][:4]
     groups = [[sibling(row, shift) for shift in range(3)] for row in rows]
     mixed = [groups[i % 4][i // 4] for i in range(12)]

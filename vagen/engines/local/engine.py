@@ -311,7 +311,7 @@ class LocalEngine(Engine):
         least = min(2, self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS))
         return list(
             micro_batches(
-                [stretch_of(row, mask, self.processor.image_token_id) for row in rows],
+                [stretch_of(row, mask, self.processor.image_ids) for row in rows],
                 self.config.actor_rollout_ref.actor.ppo_max_token_len,
                 lambda tokens: max(least, self._parts(tokens, LEAST_TOKENS)),
             )

@@ -271,7 +271,7 @@ class LocalPolicy:
         """
         for c in fresh:
             pending = np.asarray(c.pending[:-1], dtype=np.int32)
-            text = c.beginning = text_before_images(pending, self.processor.image_token_id)
+            text = c.beginning = text_before_images(pending, self.processor.image_ids)
             known = self._prefixes.longest(text)
             length = 0 if known is None else known.shape[-2]
             if 2 * length < len(text) and len(fresh) > 1 and not self._prefixes.full:
@@ -327,7 +327,7 @@ class LocalPolicy:
         return self.language_model.hidden(
             input_ids=ids,
             position_ids=positions if self.processor.uses_mrope else positions[0],
-            attention_mask=self.cache.mask(start, 1, reach),
+            **self.cache.masks(start, 1, reach),
             past_key_values=self.cache,
             use_cache=True,
         )
@@ -353,13 +353,16 @@ class LocalPolicy:
             if self._recorded is not None:
                 self._recorded.clear()  # they read the old memory
         self.cache.focus(first, first + len(batch), start, new, reach)
-        mask = self.cache.mask(start, new, reach)
+        blocks = None
+        if images and self.processor.family.bidirectional:
+            numbers = [self.processor.image_ids.numbered(row) for row in ids.numpy()]
+            blocks = torch.from_numpy(np.stack(numbers)).to(self.device)
         return self.language_model.hidden(
             input_ids=ids.to(self.device),
             position_ids=positions.to(self.device)
             if self.processor.uses_mrope
             else positions[0].to(self.device),
-            attention_mask=mask,
+            **self.cache.masks(start, new, reach, blocks),
             past_key_values=self.cache,
             use_cache=True,
             prefix=prefix if prefix >= MIN_SHARED * reach else 0,

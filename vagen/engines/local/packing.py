@@ -25,7 +25,7 @@ from torch import Tensor
 from vagen.engines.objectives import column_of
 from vagen.envs.images import decode_png
 from vagen.models.attention import RowGroup, segments_of
-from vagen.models.processor import ProcessedImage, Processor
+from vagen.models.processor import ImageIds, ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
 
@@ -52,44 +52,40 @@ class RowPrefix:
         """A key that is equal for equal prompts."""
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
-    def until(self, selected: NDArray[np.bool_], image_token_id: int | None) -> "RowPrefix":
+    def until(self, selected: NDArray[np.bool_], image_ids: ImageIds) -> "RowPrefix":
         """The part up to the last selected token; all of it if there is none."""
-        begins = _frame_begins(self.ids, image_token_id)
+        begins = image_ids.begins(self.ids)
         if not selected.any() or begins.sum() != len(self.images):
             return self
         end = int(np.flatnonzero(selected)[-1]) + 1
-        is_image = self.ids == image_token_id
-        while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
-            end += 1
+        frame = begins.cumsum()
+        split = image_ids.are_patches(self.ids[end:]) & (frame[end:] == frame[end - 1])
+        if split.any():  # never split a frame
+            end += int(np.flatnonzero(split)[-1]) + 1
         prompt = min(self.prompt, end - 1)
         images = self.images[: begins[:end].sum()]
         return RowPrefix(self.ids[:end], images, prompt, int(begins[:prompt].sum()))
 
 
-def whole_row(row: TokenRow, image_token_id: int | None) -> RowPrefix:
-    """All of a row; `image_token_id` is the placeholder for a patch of a frame."""
-    begins = _frame_begins(row.input_ids, image_token_id)
+def whole_row(row: TokenRow, image_ids: ImageIds) -> RowPrefix:
+    """All of a row."""
+    begins = image_ids.begins(row.input_ids)
     if begins.sum() != len(row.images):  # adjacent frames without a separator
         return RowPrefix(row.input_ids, row.images)
     prompt = min(int(row.loss_mask.argmax()), len(row.input_ids) - 1)
     return RowPrefix(row.input_ids, row.images, prompt, int(begins[:prompt].sum()))
 
 
-def _frame_begins(ids: NDArray[np.int32], image_token_id: int | None) -> NDArray[np.bool_]:
-    is_image = np.equal(ids, -1 if image_token_id is None else image_token_id)
-    return is_image & ~np.concatenate([[False], is_image[:-1]])
-
-
-def stretch_of(row: TokenRow, mask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
+def stretch_of(row: TokenRow, mask: TokenMask | None, image_ids: ImageIds) -> RowPrefix:
     """The part of a row that has to be read, at least one token more than its prompt.
 
     Args:
         row: Any row.
         mask: Selects the tokens to predict; None requests an output after every token.
-        image_token_id: Placeholder for a patch of a frame.
+        image_ids: How frames stand in rows.
     """
-    whole = whole_row(row, image_token_id)
-    return whole if mask is None else whole.until(mask(row), image_token_id)
+    whole = whole_row(row, image_ids)
+    return whole if mask is None else whole.until(mask(row), image_ids)
 
 
 class ImageCache:
@@ -185,9 +181,9 @@ def pack(
         dtype: Type of the pixel values.
         mask: Selects the action tokens. None requests an output after every token.
     """
-    stretches = [stretch_of(row, mask, processor.image_token_id) for row in rows]
+    stretches = [stretch_of(row, mask, processor.image_ids) for row in rows]
     lengths = [len(row.input_ids) for row in rows]
-    layout = layout_of(stretches, lengths, processor.image_token_id, device)
+    layout = layout_of(stretches, lengths, processor.image_ids, device)
     ids, positions = [], []
     shown: list[ProcessedImage] = []
     for stretch, (skipped, frames) in zip(stretches, layout.skipped, strict=True):
@@ -206,6 +202,9 @@ def pack(
         "segments": layout.segments,
         **image_inputs(shown, processor, device, dtype),
     }
+    if shown and processor.family.bidirectional:
+        numbers = processor.image_ids.numbered(line.numpy())
+        inputs["blocks"] = torch.from_numpy(numbers).to(device)
     place = layout.places
     selected = [mask(row) if mask else np.zeros(len(row.input_ids), np.bool_) for row in rows]
     actions = torch.from_numpy(np.concatenate(selected)).nonzero()[:, 0]
@@ -236,7 +235,7 @@ class Layout:
 def layout_of(
     stretches: Sequence[RowPrefix],
     lengths: Sequence[int],
-    image_token_id: int | None,
+    image_ids: ImageIds,
     device: torch.device,
 ) -> Layout:
     """Lays the stretches of rows end to end.
@@ -244,13 +243,13 @@ def layout_of(
     Args:
         stretches: At least one; those with the same prompt are neighbours.
         lengths: Tokens T of each row.
-        image_token_id: Placeholder for a patch of a frame.
+        image_ids: How frames stand in rows.
         device: Device of the segments.
     """
     segments, places, skipped = [], [], []
     end = 0
     rest = iter(zip(stretches, lengths, strict=True))
-    for count, shared in families_of(stretches, image_token_id):
+    for count, shared in families_of(stretches, image_ids):
         members = list(islice(rest, count))
         segments += segments_of([len(one.ids) - shared for one, _ in members], device, shared)
         beginning = torch.arange(end, end + shared)
@@ -264,9 +263,7 @@ def layout_of(
     return Layout(tuple(segments), torch.cat(places), skipped)
 
 
-def families_of(
-    stretches: Sequence[RowPrefix], image_token_id: int | None
-) -> list[tuple[int, int]]:
+def families_of(stretches: Sequence[RowPrefix], image_ids: ImageIds) -> list[tuple[int, int]]:
     """Groups of neighbours with a common prefix: number of rows, and tokens of the prefix.
 
     Shares either the whole prompts of neighbours or the text at the start of all, whichever saves
@@ -278,7 +275,7 @@ def families_of(
     for several, members in groupby(stretches, lambda s: counts[s.opening] > 1 and s.opening):
         neighbours = list(members)
         by_prompt.append((len(neighbours), neighbours[0].prompt if several else 0))
-    common = common_length([text_before_images(s.ids[:-1], image_token_id) for s in stretches])
+    common = common_length([text_before_images(s.ids[:-1], image_ids) for s in stretches])
     families = max([(len(stretches), common)], by_prompt, key=_saved)
     least = MIN_SHARED_SAVING * sum(len(stretch.ids) for stretch in stretches)
     return families if _saved(families) > least else [(len(stretches), 0)]
@@ -288,9 +285,9 @@ def _saved(families: Sequence[tuple[int, int]]) -> int:
     return sum((count - 1) * shared for count, shared in families)
 
 
-def text_before_images(ids: NDArray[np.int32], image_token_id: int | None) -> NDArray[np.int32]:
+def text_before_images(ids: NDArray[np.int32], image_ids: ImageIds) -> NDArray[np.int32]:
     """The ids before the first image, on which the tokens after it depend."""
-    images = np.flatnonzero(ids == image_token_id)
+    images = np.flatnonzero(image_ids.are_patches(ids))
     return ids[: images[0]] if len(images) else ids
 
 

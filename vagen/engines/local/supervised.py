@@ -55,7 +55,7 @@ def learn_from_experts(
     losses = []
     model.train()
     work = Helpers(_Imitation(language_model), {"model": model}, helpers)
-    image_token_id = language_model.processor.image_token_id
+    image_ids = language_model.processor.image_ids
     parts = PARTS if language_model.device.type == "cpu" else 1
     for step in range(config.steps):
         rate = 0.5 * config.lr * (1 + math.cos(math.pi * step / config.steps))
@@ -66,7 +66,7 @@ def learn_from_experts(
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         units = []
-        stretches = [stretch_of(row, LOSS_MASK, image_token_id) for row in rows]
+        stretches = [stretch_of(row, LOSS_MASK, image_ids) for row in rows]
         for group in micro_batches(stretches, MAX_TOKENS, lambda _: parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))

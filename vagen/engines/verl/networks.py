@@ -110,7 +110,7 @@ class Learner:
         self, micro_batch: TensorDict, rows: list[Any]
     ) -> tuple[dict[str, Any], list[Any], Tensor]:
         """Rows laid end to end, with what they share at the start once: inputs, frames, places."""
-        image, positions = self.processor.image_token_id, micro_batch["position_ids"].values()
+        image, positions = self.processor.image_ids, micro_batch["position_ids"].values()
         wholes = [row["whole"] for row in rows]
         lengths = [len(whole.ids) for whole in wholes]
         starts = [0, *np.cumsum(lengths)[:-1].tolist()]
@@ -176,7 +176,7 @@ class Learner:
                 given = self._pixels(frames[begin : begin + FRAMES_AT_ONCE])
                 found = self.module.encode_frames(given["pixel_values"], given["image_grid_thw"])
                 parts = [found.pooler_output, *getattr(found, "deepstack_features", ())]
-                lengths = given["image_grid_thw"].prod(-1) // self.processor.merge_size**2
+                lengths = given["image_grid_thw"].prod(-1) // self.processor.family.merge_size**2
                 features += torch.cat(parts, -1).to("cpu", dtype).split(lengths.tolist())
         return [part.view(torch.uint8).numpy() for part in features]
 

@@ -74,7 +74,7 @@ def entry_of(
     positions, grids = _positions(row, images, processor)
     shown: Mapping[str, Any] = images if features is None else features
     entry: StaticColumns = {
-        "whole": whole_row(row, processor.image_token_id),
+        "whole": whole_row(row, processor.image_ids),
         "position_ids": positions,
         "frames": [shown[digest] for digest in row.images] if processor.has_vision else None,
     }
@@ -237,7 +237,7 @@ def _positions(
         return line, []
     # The pixels are read only for the first frame of each size.
     frames = [Image.open(io.BytesIO(images[digest]), formats=("PNG",)) for digest in row.images]
-    grids = [processor.image_grid(frame.size) for frame in frames]
+    grids = [processor.shape_of(frame.size).grid for frame in frames]
     axes, _ = processor.positions(row.input_ids, grids, 0)
     return np.concatenate([line[None], axes]), grids
 
@@ -315,7 +315,7 @@ class SharedRows:
             from `len(rows)` on are copies.
         """
         full = padded(rows, ranks)
-        image = self.processor.image_token_id
+        image = self.processor.image_ids
         order = balanced([whole_row(row, image) for row in full], ranks)
         stored = self._store(full, images, batch)
         # verl's counter of floating-point operations needs them for all ranks.

@@ -1,0 +1,275 @@
+"""Every family that reads images, against its own processor and forward pass in `transformers`."""
+
+import asyncio
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from image_families import IMAGE_FAMILIES, frame, write_family
+from PIL import Image
+
+from vagen.config.schema import LoraConfig
+from vagen.engines.local.generation import LocalPolicy
+from vagen.engines.local.packing import pack
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
+from vagen.models.loading import LanguageModel, load_model
+from vagen.models.lora import add_adapters
+from vagen.models.processor import load_processor
+from vagen.rollout.conversation import ChatRenderer, Conversation
+from vagen.rollout.types import Sampling, TokenRow
+
+CPU = torch.device("cpu")
+SYSTEM = "Play ab."
+FRAMES = {str(i): frame(i) for i in range(3)} | {"wide": frame(9, 16, 60)}
+
+
+@pytest.fixture(scope="module", params=IMAGE_FAMILIES)
+def directory(request, tmp_path_factory) -> Path:
+    return write_family(request.param, tmp_path_factory.mktemp("families") / request.param)
+
+
+@pytest.fixture(scope="module")
+def ours(directory) -> LanguageModel:
+    return load_model(directory)
+
+
+@pytest.fixture(scope="module")
+def plain(directory) -> Any:
+    """The same weights with `transformers`' own attention."""
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(directory, attn_implementation="sdpa")
+    return model.eval()
+
+
+def shown(*names: str) -> Observation:
+    """Text around an image each."""
+    text = "".join(f"See\n{IMAGE_PLACEHOLDER}\n\nab {name}." for name in names)
+    return {"text": text, "images": tuple(FRAMES[name] for name in names)}
+
+
+def conversation(processor: Any, name: str, answers: list[str], *frames: str) -> TokenRow:
+    """A row with a frame a turn; the answers count as sampled."""
+    renderer, row = ChatRenderer(processor), Conversation(name)
+    row.extend(renderer.initial(SYSTEM, shown(frames[0])).ids, 0)
+    for turn, answer in enumerate(answers):
+        ids = [*processor.tokenizer.encode(answer, add_special_tokens=False), processor.eos_id]
+        row.extend(ids, turn, [0.0] * len(ids))
+        if turn + 1 < len(frames):
+            row.extend(renderer.following(shown(frames[turn + 1])).ids, turn + 1)
+    row.digests = list(frames)
+    return row.row()
+
+
+def plain_inputs(processor: Any, ids: Any, frames: list[str]) -> dict[str, torch.Tensor]:
+    """Inputs of `transformers`, every image read anew by the family's image processor."""
+    ids = torch.tensor([list(map(int, ids))])
+    read = [
+        processor.family.read(processor.image_processor, Image.fromarray(FRAMES[name]))
+        for name in frames
+    ]
+    pixels = torch.from_numpy(np.concatenate([one.pixels for one in read]))
+    inputs = processor.family.inputs(pixels, [one.grid for one in read])
+    if processor.family.bidirectional:
+        inputs["token_type_ids"] = (ids == processor.image_token_id).int()
+    if processor.uses_mrope:
+        inputs["mm_token_type_ids"] = (ids == processor.image_token_id).int()
+    return {"input_ids": ids, **inputs}
+
+
+def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> tuple[list[torch.Tensor], int]:
+    """Logits [T, V] of each row, and the tokens of the line."""
+    images = {d: model.processor.process_image(Image.fromarray(f)) for d, f in FRAMES.items()}
+    packed = pack(rows, images, model.processor, CPU, torch.float32, None)
+    logits = model.model.lm_head(packed.spread(model.hidden(**packed.inputs)[0]))
+    return list(logits.split(packed.lengths)), packed.inputs["input_ids"].shape[1]
+
+
+def own_processor(directory: Path, processor: Any) -> Any:
+    """The family's processor class of `transformers`, without videos, which need torchvision."""
+    import transformers
+
+    names = {"glm4v": "Glm4vProcessor", "glm46v": "Glm46VProcessor"}
+    name = processor.family.processor_config.get("processor_class")
+    cls = getattr(transformers, name or names[processor.family.model_type])
+    options = {k: v for k, v in processor.family.processor_config.items() if k != "processor_class"}
+    if "video_processor" not in cls.get_attributes():
+        return cls(processor.image_processor, processor.tokenizer, **options)
+
+    class WithoutVideos(cls):
+        get_attributes = classmethod(lambda _: ["image_processor", "tokenizer"])
+
+        def check_argument_for_proper_class(self, name, argument):
+            return (
+                None
+                if name == "video_processor"
+                else super().check_argument_for_proper_class(name, argument)
+            )
+
+    return WithoutVideos(processor.image_processor, processor.tokenizer, None, **options)
+
+
+@pytest.mark.parametrize("frames", [["0", "1"], ["0", "wide", "2"]])
+def test_ids_are_those_of_the_models_own_processor(directory, ours, frames, monkeypatch):
+    """Turn by turn, as a whole, and as `transformers` tokenises the whole conversation."""
+    from transformers.models.smolvlm import processing_smolvlm
+
+    monkeypatch.setattr(processing_smolvlm, "num2words", object())  # it reads no video
+    processor = ours.processor
+    renderer = ChatRenderer(processor)
+    observations = [shown(name) for name in frames]
+    renderer.check(SYSTEM, observations)
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": [{"type": "text", "text": SYSTEM}]}
+    ]
+    for i, observation in enumerate(observations):
+        if i:
+            messages.append({"role": "assistant", "content": [{"type": "text", "text": "ab"}]})
+        before, after = observation["text"].split(IMAGE_PLACEHOLDER)
+        content = [{"type": "text", "text": before}, {"type": "image"}]
+        messages.append({"role": "user", "content": [*content, {"type": "text", "text": after}]})
+    text = processor.tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    )
+    pictures = [Image.fromarray(FRAMES[name]) for name in frames]
+    own = own_processor(directory, processor)(
+        text=[text], images=[pictures], add_special_tokens=False, return_tensors="np"
+    )
+    ids, images = renderer._tokenize(text, [FRAMES[name] for name in frames]), own["pixel_values"]
+    assert own["input_ids"][0].tolist() == ids
+    patches = sum(processor.shape_of(p.size).tokens for p in pictures)
+    assert ids.count(processor.image_token_id) == patches
+    mine = np.concatenate([processor.process_image(p).pixel_values for p in pictures])
+    np.testing.assert_array_equal(np.reshape(images, mine.shape), mine)
+
+
+def test_packed_rows_are_what_transformers_computes(ours, plain):
+    """Rows of several lengths, one of whose frames is shown twice."""
+    rows = [
+        conversation(ours.processor, "a", ["ab", "no"], "0", "1"),
+        conversation(ours.processor, "b", ["yes ab."], "wide"),
+        conversation(ours.processor, "c", ["ab", "b", "a"], "0", "2", "0"),
+    ]
+    with torch.no_grad():
+        found, _ = packed_logits(ours, rows)
+        for row, logits in zip(rows, found, strict=True):
+            expected = plain(**plain_inputs(ours.processor, row.input_ids, list(row.images)))
+            torch.testing.assert_close(
+                logits.log_softmax(-1), expected.logits[0].log_softmax(-1), atol=1e-4, rtol=0
+            )
+
+
+def test_a_shared_prompt_stands_once_with_its_frames(ours):
+    rows = [conversation(ours.processor, a, [a, "ab"], "0", "1") for a in ("no ab", "yes", "a")]
+    alone = [packed_logits(ours, [row])[0][0] for row in rows]
+    found, line = packed_logits(ours, rows)
+    prompt = int(rows[0].loss_mask.argmax())
+    assert line == sum(len(row.input_ids) for row in rows) - 2 * prompt
+    for logits, expected in zip(found, alone, strict=True):
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+def test_an_image_is_encoded_once_however_often_it_is_shown(ours):
+    """And gradients of every place flow back to its pixels' encoder."""
+    calls: list[int] = []
+    backbone = ours.model.model
+    tower = next(m for n, m in backbone.named_children() if "vis" in n)
+    hook = tower.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append(len([*args, kwargs.get("pixel_values")][0])),
+        with_kwargs=True,
+    )
+    twice = conversation(ours.processor, "a", ["ab", "b"], "0", "0")
+    once = conversation(ours.processor, "b", ["ab"], "0")
+    with torch.no_grad():
+        packed_logits(ours, [twice])
+        packed_logits(ours, [once])
+    hook.remove()
+    assert calls[0] == calls[1]
+
+
+def test_greedy_answers_are_those_of_generate(ours, plain):
+    """Over two turns of two conversations, with a frame each turn."""
+    processor = ours.processor
+    policy = LocalPolicy(ours, slots=2, length=16)
+    renderer = ChatRenderer(processor)
+    greedy = Sampling(temperature=0.0, max_new_tokens=5, seed=0)
+
+    async def play(name: str, frames: list[str]) -> None:
+        ids: list[int] = []
+        for turn, shown_frame in enumerate(frames):
+            ids = [
+                *ids,
+                *(
+                    renderer.following(shown(shown_frame))
+                    if turn
+                    else renderer.initial(SYSTEM, shown(shown_frame))
+                ).ids,
+            ]
+            out = await policy.generate(
+                request_id=name,
+                prompt_ids=ids,
+                images=[Image.fromarray(FRAMES[f]) for f in frames[: turn + 1]],
+                sampling=greedy,
+            )
+            inputs = plain_inputs(processor, ids, frames[: turn + 1])
+            expected = plain.generate(
+                **inputs,
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                max_new_tokens=5,
+                do_sample=False,
+                suppress_tokens=processor.banned_ids,
+            )
+            assert out.ids == expected[0, len(ids) :].tolist()
+            ids += out.ids
+
+    async def both() -> None:
+        await asyncio.gather(play("a", ["0", "1"]), play("b", ["wide", "2"]))
+
+    asyncio.run(both())
+
+
+def test_adapters_of_all_layers_learn(ours):
+    model = copy.deepcopy(ours)
+    add_adapters(model.model, LoraConfig(lora_rank=2), seed=0)
+    rows = [conversation(model.processor, "a", ["ab", "no"], "0", "1")]
+    loss = sum(logits.logsumexp(-1).sum() for logits in packed_logits(model, rows)[0])
+    loss.backward()
+    learning = {n: p for n, p in model.model.named_parameters() if ".lora_B." in n}
+    assert any("vis" in name for name in learning)
+    for name, parameter in learning.items():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+
+
+def test_what_save_writes_transformers_and_we_read(ours, plain, tmp_path):
+    from transformers import AutoModelForImageTextToText
+
+    ours.save(tmp_path)
+    again = load_processor(tmp_path)
+    row = conversation(again, "a", ["ab", "no"], "0", "wide")
+    before = conversation(ours.processor, "a", ["ab", "no"], "0", "wide")
+    assert row.input_ids.tolist() == before.input_ids.tolist()
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
+    inputs = plain_inputs(again, row.input_ids, list(row.images))
+    with torch.no_grad():
+        assert torch.equal(loaded(**inputs).logits, plain(**inputs).logits)
+
+
+def test_tokens_of_images_are_never_sampled(ours):
+    processor = ours.processor
+    row = conversation(processor, "a", ["ab"], "0")
+    written = set(row.input_ids.tolist()) & set(processor.tokenizer.added_tokens_decoder)
+    assert written - {processor.eos_id} <= set(processor.banned_ids)
+
+
+def test_the_template_of_a_processors_own_file_goes_first(directory, tmp_path):
+    """Published models of some families keep it there, and a text one with the tokenizer."""
+    copied = shutil.copytree(directory, tmp_path / "model")
+    template = (copied / "chat_template.jinja").read_text()
+    (copied / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    (copied / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert load_processor(copied).tokenizer.chat_template == template
