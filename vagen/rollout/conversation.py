@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
-from vagen.rollout.thoughts import ANSWER, END, SPACE, THINK, Thoughts, thinks
+from vagen.rollout.thoughts import ANSWER, END, SPACES, THINK, Thoughts, thinks
 from vagen.rollout.types import TokenRow
 
 FrameSequence = Sequence[NDArray[np.uint8]]
@@ -197,7 +197,8 @@ class ChatRenderer:
         whole = self._tokenize(self._template(messages, generate=True), frames)
         shown = [self.tokenizer.decode(ids) for ids in (parts, whole)]
         # What is left of white space may make other tokens with the header before it.
-        if parts != whole and not (SPACE in response and shown[0] == shown[1]):
+        spaced = any(space in response for space in SPACES)
+        if parts != whole and not (spaced and shown[0] == shown[1]):
             raise RenderError(
                 "the conversation rendered turn by turn differs from the whole rendered at once: "
                 f"{shown[0]!r} is not {shown[1]!r}{self._reasoning()}"

@@ -16,12 +16,12 @@ CLOSING = f"\n{END}\n\n"
 """Closes a thought that has used its budget, as the published templates write it."""
 ANSWER = "Yes"
 """Placeholder of a response when only the text around it is needed."""
-SPACE = "\n\n \n"
-"""Tells apart what templates strip from an answer: nothing, line breaks or all white space."""
+SPACES = ("\n\n \n", " \n\n")
+"""Tell apart what templates strip from an answer: nothing, line breaks or all white space."""
 THOUGHTS = (
     f"Hm{CLOSING}{ANSWER}",
     f"Hm{END}{ANSWER}",
-    f"Hm{END}{SPACE}{ANSWER}",
+    *(f"Hm{END}{space}{ANSWER}" for space in SPACES),
     f"Hm{END}No{CLOSING}{ANSWER}",
 )
 
@@ -69,9 +69,9 @@ class Thoughts:
 
         if shown(f"Hm{CLOSING}") == f"{begun}Hm{CLOSING}":
             return cls(tokenizer, opening, drops=False)
-        instead, rest = shown(f"Hm{END}"), shown(f"Hm{END}{SPACE}")
+        instead, rest = shown(f"Hm{END}"), shown(f"Hm{END}{SPACES[0]}")
         kinds = ("", "\n", None)
-        stripped = next((k for k in kinds if rest == instead + SPACE.lstrip(k)), "")
+        stripped = next((k for k in kinds if rest == instead + SPACES[0].lstrip(k)), "")
         return cls(tokenizer, opening, drops=True, instead=instead, stripped=stripped)
 
     @property
