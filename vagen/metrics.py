@@ -113,7 +113,7 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "Responses truncated at `max_response_length`.",
                panel=CUT_PANEL),
         Metric("<split>/thought_length", "tokens",
-               "Sampled tokens of a response's thought, mean of those with one.", _THOUGHTS),
+               "Sampled tokens per thought.", _THOUGHTS),
         Metric("<split>/thought_cut", "share of turns",
                "Responses whose thought `rollout_manager.thinking_budget` closed.", _THOUGHTS),
         Metric("<split>/truncated", "share of episodes", "Episodes ended by a limit.",
