@@ -1,6 +1,5 @@
 """Thinking templates and budgets with the real local policy, trainer, warm start and commands."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ from vagen.config import ConfigError
 from vagen.engines.collapse import cross_logprobs, first_turns
 from vagen.engines.local.engine import LocalEngine
 from vagen.envs.images import decode_png
+from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.run.run import Run
 from vagen.stages.build import load_levels
 from vagen.stages.rollout import episode_metrics
 from vagen.stages.warm_start import ExpertEpisodes
@@ -162,12 +163,16 @@ def test_a_run_of_a_thinking_model(text_model, tmp_path, monkeypatch):
     tree = experiment_tree(model="tiny:text")
     tree["actor_rollout_ref"]["model"]["path"] = str(folder)
     Path("think.yaml").write_text(yaml.safe_dump(tree))
-    options = [*ROOM, f"rollout_manager.thinking_budget={BUDGET}", "warm_start.steps=20"]
+    options = [*ROOM, "rollout_manager.thinking_budget=6", "warm_start.steps=20"]
     options += ["trainer.total_training_steps=2", "trainer.format_probe=0", "infra.threads=1"]
     assert main(["plan", "think.yaml", *options]) == 0
     assert main(["run", "think.yaml", "--name", "one", *options]) == 0
-    run = tmp_path / "outputs" / "one"
-    assert json.loads((run / "summary.json").read_text())["iterations"] == 2
-    logged = (run / "metrics.jsonl").read_text().splitlines()
-    learning = [each for line in logged if "train/thought_cut" in (each := json.loads(line))]
-    assert learning
+    run = Run.open(tmp_path / "outputs" / "one")
+    assert run.finished_iterations == 2
+    for iteration in range(2):
+        batch = TrajectoryBatch.load(run.step(iteration, "advantage"))
+        assert 0 < batch.metrics["train/thought_length"] <= 6
+        assert 0 <= batch.metrics["train/thought_cut"] < 1
+        assert batch.metrics["train/format_correct"] > 0, "the parser sees the opened thought"
+        assert max(len(t.rows) for t in batch.trajectories) > 1
+        assert all(np.isfinite(r.columns["advantages"]).all() for r in rows_of(batch.trajectories))

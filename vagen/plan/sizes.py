@@ -25,7 +25,7 @@ from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.thoughts import END as END_THINK
-from vagen.rollout.thoughts import THINK, Thoughts, thinks
+from vagen.rollout.thoughts import THINK, Thoughts
 from vagen.service import EnvironmentRaised, HereEnv, SyncEnv, environments_of
 
 SAMPLED_LEVELS = 8
@@ -205,7 +205,7 @@ def _measure(
         resized=resized,
         request=len(renderer.following(SUMMARY_REQUEST).ids),
         dropped=len(renderer.following(DROPPED).ids),
-        reserved=tuple(reserved_tags(config, processor.tokenizer)),
+        reserved=tuple(reserved_tags(config, processor.tokenizer, renderer.thoughts)),
         thoughts=renderer.thoughts,
     )
 
@@ -232,15 +232,16 @@ def learns_tags(experiment: ExperimentConfig) -> bool:
     return experiment.warm_start.steps > 0 or experiment.actor_rollout_ref.model.path in TINY_MODELS
 
 
-def reserved_tags(config: EnvConfig, tokenizer: Any) -> list[str]:
+def reserved_tags(config: EnvConfig, tokenizer: Any, thoughts: Thoughts | None) -> list[str]:
     """Tags of the prompt that are one added token.
 
     Such a token stands for what it was added for, and a model may hardly ever write it elsewhere,
     whatever the prompt says: `<think>` of Qwen3-VL opens its own reasoning. With a chat template
-    that knows thoughts that is what is asked for.
+    that opens thoughts or takes them out, that is what is asked for.
     """
     added = tokenizer.added_tokens_encoder
-    native = (THINK, END_THINK) if thinks(tokenizer) else ()
+    own = thoughts is not None and (thoughts.begun or thoughts.drops)
+    native = (THINK, END_THINK) if own else ()
     tags = tags_in(config.layout, config.tags)
     return [tag for tag in tags if tag in added and tag not in native]
 

@@ -17,7 +17,7 @@ CLOSING = f"\n{END}\n\n"
 ANSWER = "Yes"
 """Placeholder of a response when only the text around it is needed."""
 SPACES = ("\n\n \n", " \n\n")
-"""Tell apart what templates strip from an answer: nothing, line breaks or all white space."""
+"""Show what templates strip from an answer: nothing, line breaks or all white space."""
 THOUGHTS = (
     f"Hm{CLOSING}{ANSWER}",
     f"Hm{END}{ANSWER}",
@@ -76,7 +76,7 @@ class Thoughts:
 
     @property
     def begun(self) -> str:
-        """The thought that the template has opened and the model goes on with; or nothing."""
+        """The thought that the template has opened and the model continues; or nothing."""
         return "" if END in self.opening else self.opening
 
     @property
@@ -87,7 +87,7 @@ class Thoughts:
     def rest(self, ids: Sequence[int]) -> list[int] | None:
         """Ids of a response in later contexts, without its thought; None if it stays whole.
 
-        They are the sampled ones. Only a token of which a part is stripped is encoded anew.
+        They are the sampled ones. Only a token of which a part is stripped is encoded again.
         """
         ends = self.tokenizer.decode(ids).count(END)
         if not self.drops or not (ends or END in self.opening):
@@ -105,11 +105,7 @@ class Thoughts:
 
     def length(self, ids: Sequence[int]) -> int | None:
         """Number of a response's tokens that are thought, with `</think>`; None without one."""
-        if not self._begins(ids):
-            return None
-        return bisect_left(
-            range(len(ids)), True, key=lambda n: END in self.tokenizer.decode(ids[:n])
-        )
+        return self._place(ids, 1) if self._begins(ids) else None
 
     def is_open(self, ids: Sequence[int]) -> bool:
         """Whether a response is within its thought after these tokens."""
