@@ -170,9 +170,10 @@ def test_a_run_of_a_thinking_model(text_model, tmp_path, monkeypatch):
     run = Run.open(tmp_path / "outputs" / "one")
     assert run.finished_iterations == 2
     for iteration in range(2):
-        batch = TrajectoryBatch.load(run.step(iteration, "advantage"))
-        assert 0 < batch.metrics["train/thought_length"] <= 6
-        assert 0 <= batch.metrics["train/thought_cut"] < 1
-        assert batch.metrics["train/format_correct"] > 0, "the parser sees the opened thought"
-        assert max(len(t.rows) for t in batch.trajectories) > 1
-        assert all(np.isfinite(r.columns["advantages"]).all() for r in rows_of(batch.trajectories))
+        metrics = TrajectoryBatch.load(run.step(iteration, "rollout")).metrics
+        assert 0 < metrics["train/thought_length"] <= 6
+        assert 0 <= metrics["train/thought_cut"] < 1
+        assert metrics["train/format_correct"] > 0, "the parser sees the opened thought"
+        learnt = TrajectoryBatch.load(run.step(iteration, "advantage")).trajectories
+        assert max(len(trajectory.rows) for trajectory in learnt) > 1
+        assert all(np.isfinite(row.columns["advantages"]).all() for row in rows_of(learnt))
