@@ -49,6 +49,7 @@ _GROUPS = "a level is played more than once (`rollout_manager.n_trajectory`)"
 _PARTIAL = "`rollout_manager.over_sampling_batch_size`"
 _CURRICULUM = "`data.curriculum.enable`"
 _GATE = "`rollout_manager.context=gate`"
+_THOUGHTS = "the model writes thoughts"
 _SEVERAL = "there are several environments"
 _GPU = "it runs on GPUs"
 _VERL_GPU = "`infra.engine=verl`, and verl knows the GPU"
@@ -111,6 +112,10 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("<split>/length_cut", "share of turns",
                "Responses truncated at `max_response_length`.",
                panel=CUT_PANEL),
+        Metric("<split>/thought_length", "tokens",
+               "Sampled tokens per thought.", _THOUGHTS),
+        Metric("<split>/thought_cut", "share of turns",
+               "Responses whose thought `rollout_manager.thinking_budget` closed.", _THOUGHTS),
         Metric("<split>/truncated", "share of episodes", "Episodes ended by a limit.",
                panel=CUT_PANEL),
         Metric("<split>/truncated_tokens", "share of episodes",

@@ -308,6 +308,11 @@ CASES = [
         ],
     ),
     (
+        ["rollout_manager.thinking_budget=64", "data.max_response_length=64"],
+        "64 tokens of thought leave none of data.max_response_length = 64 for the answer",
+        ["rollout_manager.thinking_budget=63", "data.max_response_length=64"],
+    ),
+    (
         ["rollout_manager.context=no_concat", "rollout_manager.window_size=1"],
         "context = no_concat has no window; set it to null",
         ["rollout_manager.context=no_concat"],

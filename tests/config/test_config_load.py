@@ -276,7 +276,8 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["algorithm"]["whitening"]
     for option in ("turn_reward_budget", "on_stalling", "whole_turns", "keep_cost"):
         del values["rollout_manager"][option]
-    del values["rollout_manager"]["over_sampling_batch_size"]
+    for option in ("over_sampling_batch_size", "thinking_budget"):
+        del values["rollout_manager"][option]
     del values["critic"]["warmup_epochs"]
     for option in ("episodes", "random_moves"):
         del values["warm_start"][option]

@@ -544,6 +544,17 @@ def test_mistakes_are_told_before_anything_is_asked(
         ({"max_cost": 1.0}, "`max_cost` needs a price of openai:m"),
         ({"models": [{"model": hosted, "endpoint": {"tempreature": 1}}]}, "temperature"),
         ({"environments": {"lake": "frozen"}}, "unknown experiment `frozen`"),
+        (
+            {
+                "environments": {
+                    "lake": {
+                        "experiment": LAKE,
+                        "overrides": ["rollout_manager.thinking_budget=4"],
+                    }
+                }
+            },
+            "lake: `rollout_manager.thinking_budget` cannot be kept with openai:m@",
+        ),
     ):
         with pytest.raises((ConfigError, EndpointError), match=message.replace("(", r"\(")):
             run(server, tmp_path / "e", **changed)

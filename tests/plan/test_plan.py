@@ -21,6 +21,7 @@ from vagen.plan.sizes import (
     shown_turns,
 )
 from vagen.rollout.conversation import ChatRenderer
+from vagen.rollout.thoughts import Thoughts
 from vagen.rollout.types import Trajectory
 from vagen.stages.build import load_levels
 
@@ -194,6 +195,18 @@ def test_a_narrow_context_needs_less(tmp_path: Path, tiny_directory: str) -> Non
         tmp_path, turns, "rollout_manager.context=no_concat", "data.max_prompt_length=105"
     )
     assert "later observation take 110 tokens" in notes(tight, {"lake": size})[0]
+
+
+def test_a_row_for_each_turn_where_thoughts_are_taken_out(tmp_path: Path) -> None:
+    dropping = replace(SIZE, thoughts=Thoughts(None, "<think>\n", drops=True))
+    keeping = replace(SIZE, thoughts=Thoughts(None, "<think>\n", drops=False))
+    experiment = of_turns(tmp_path, 4)
+    assert keeping.rows_of(experiment) == SIZE.rows_of(experiment) == [280]
+    assert dropping.rows_of(experiment) == [130, 180, 230, 280]
+    window = ["rollout_manager.context=window", "rollout_manager.window_size=2"]
+    experiment = of_turns(tmp_path, 4, *window)
+    assert shown_turns(experiment, drops=True) == [1, 2, 2, 2]
+    assert shown_turns(experiment) == [2, 2, 2]
 
 
 def test_the_longest_context_is_bounded_by_the_budget(tmp_path: Path) -> None:

@@ -130,15 +130,6 @@ def test_a_template_that_is_not_additive_is_refused(vl_model):
         renderer.check("Be good.", [observation("a"), observation("b")])
 
 
-def test_a_template_that_begins_answers_with_reasoning_is_refused_with_what_helps(vl_model):
-    header = "<|im_start|>assistant\n"
-    template = CHAT_TEMPLATE.replace(header, header + "<think>\n")
-    assert template != CHAT_TEMPLATE
-    renderer = ChatRenderer(with_template(vl_model.processor, template))
-    with pytest.raises(RenderError, match=r"begins answers with <think> .*the model's instruct"):
-        renderer.check("Be good.", [observation("a"), observation("b")])
-
-
 def test_a_template_without_the_end_of_turn_is_refused(vl_model):
     template = CHAT_TEMPLATE.replace("<|im_end|>", "<|endoftext|>")
     with pytest.raises(RenderError, match="eos_token"):

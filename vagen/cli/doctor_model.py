@@ -108,18 +108,19 @@ def _tokenizer(experiment: ExperimentConfig, place: EnvironmentsConfig | None) -
     with model_directory(experiment, place) as directory:
         processor = load_processor(directory)
     for env_id, spec in experiment.envs.items():
-        yield from _tags(env_id, spec, processor.tokenizer, place, not learns_tags(experiment))
+        yield from _tags(env_id, spec, processor, place, not learns_tags(experiment))
         yield from _conversation(env_id, spec, processor, place)
 
 
 def _tags(
-    env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | None, prompted: bool
+    env_id: str, spec: Any, processor: Any, place: EnvironmentsConfig | None, prompted: bool
 ) -> Findings:
     """Each tag, and a whole response, after encoding and decoding without special tokens.
 
     Where only the prompt asks for the tags, none should be a token of its own.
     """
-    lost = []
+    lost, tokenizer = [], processor.tokenizer
+    thoughts = ChatRenderer(processor).thoughts
     config = parse_env_config(spec.env_name, spec.env_config)
     for tag in tags_in(config.layout, config.tags):
         text = f"left{tag}right"
@@ -143,7 +144,7 @@ def _tags(
             f"{env_id}: the tokenizer turns {response!r} into {survives(response, tokenizer)!r}",
             "take a tokenizer that keeps text as it is",
         )
-    elif prompted and (reserved := reserved_tags(config, tokenizer)):
+    elif prompted and (reserved := reserved_tags(config, tokenizer, thoughts)):
         text, _, advice = reserved_text(env_id, reserved).partition("; ")
         yield warning("tags", f"{env_id}: {text}", advice)
     else:

@@ -77,6 +77,8 @@ class RolloutManagerConfig(Section):
     whole_turns: Annotated[bool, DIGEST_EXEMPT] = False
     """Begin a turn only if `data.max_response_length` tokens fit; otherwise truncate the episode.
     Off: 8 tokens suffice."""
+    thinking_budget: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
+    """Sampled tokens after which a reasoning model's thought is closed. null: no limit."""
     one_step_off: bool = False
     """Play the next iteration's episodes with the old weights while the update runs. Needs `engine:
     verl` and `actor.tis_imp_ratio_cap`."""

@@ -37,6 +37,7 @@ from vagen.engines.objectives import (
     mark_covarying,
 )
 from vagen.engines.performance import Performance, start_trace, write_trace
+from vagen.experiment.checks import check_thoughts
 from vagen.learning import (
     COVARIANCE_MODES,
     Aggregate,
@@ -46,6 +47,7 @@ from vagen.learning import (
 )
 from vagen.metrics import ENTROPY, ENTROPY_COEFF
 from vagen.models.processor import Processor
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.storage import FileEntry
@@ -108,6 +110,7 @@ class Engine(ABC):
     """Whether `play` records the same log-probabilities as `logprobs`, up to rounding."""
 
     def __init__(self, config: ExperimentConfig, processor: Processor, version: str):
+        check_thoughts(config, ChatRenderer(processor).thoughts)
         self.config = config
         self.config_digest = config_digest(config)
         self.processor = processor

@@ -24,7 +24,8 @@ class FirstTurn:
     """A prompt and a response sampled for it."""
 
     prompt_ids: NDArray[np.int32]  # [P] all before the first sampled token
-    response_ids: NDArray[np.int32]  # [Z] sampled tokens of turn 0
+    response_ids: NDArray[np.int32]  # [Z] tokens of turn 0 from the first sampled to the last
+    sampled: NDArray[np.bool_]  # [Z] False where the thinking budget closed a thought
     images: list[str]
     """SHA-256 of the images in the prompt, in order."""
 
@@ -75,9 +76,12 @@ def first_turns(trajectories: Sequence[Trajectory], count: int) -> list[FirstTur
         row = trajectory.rows[0] if trajectory.rows else None
         if row is None or trajectory.group_id in found or not row.loss_mask.any():
             continue
+        places = np.flatnonzero(row.loss_mask & (row.turn_index == 0))
+        response = slice(places[0], places[-1] + 1)
         found[trajectory.group_id] = FirstTurn(
-            prompt_ids=row.input_ids[: int(row.loss_mask.argmax())],
-            response_ids=row.input_ids[row.loss_mask & (row.turn_index == 0)],
+            prompt_ids=row.input_ids[: places[0]],
+            response_ids=row.input_ids[response],
+            sampled=row.loss_mask[response],
             images=row.images[: len(trajectory.turns[0].images)],
         )
     return list(found.values())
@@ -107,7 +111,7 @@ def _row(prompt: FirstTurn, response: FirstTurn) -> TokenRow:
         trajectory_id="cross",
         row_index=0,
         input_ids=np.concatenate([prompt.prompt_ids, response.response_ids]),
-        loss_mask=np.repeat([False, True], [before, after]),
+        loss_mask=np.concatenate([np.zeros(before, np.bool_), response.sampled]),
         turn_index=np.repeat([CONTEXT, 0], [before, after]).astype(np.int16),
         rollout_logprobs=np.zeros(before + after, np.float32),
         images=prompt.images,

@@ -104,6 +104,11 @@ class EnvConfig(Section):
         return replace(layout, memory=True) if self.memory else layout
 
     @property
+    def reads_thought(self) -> bool:
+        """Whether a response begins with `<think>`, also if the chat template opened it."""
+        return self.layout.think and self.tags.think == "think"
+
+    @property
     def picture_side(self) -> int:
         """Longer side of an image in pixels; 0 if another option limits it."""
         return 0

@@ -254,6 +254,12 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationR
                 f"({options.prices or '`prices: FILE`'}), or use `max_tokens`"
             )
     for row in rows:
+        if row.hosted is not None and row.config.rollout_manager.thinking_budget is not None:
+            raise ConfigError(
+                f"{row.environment}: `rollout_manager.thinking_budget` cannot be kept with "
+                f"{row.entry.label}: no more can be put into the answer of a hosted model than it "
+                "writes; set it to null, and what the endpoint offers in `endpoint.extra_body`"
+            )
         if row.model_path is not None:
             from vagen.models.files import check_model
 

@@ -21,6 +21,7 @@ from vagen.envs.registry import (
 )
 from vagen.envs.turns import TurnEnv
 from vagen.experiment.checks_judge import judge_refusals
+from vagen.rollout.thoughts import Thoughts
 
 if TYPE_CHECKING:
     from vagen.advantage import EstimatorSpec
@@ -126,6 +127,40 @@ def check_experiment(
             refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")
     if refusals:
         raise ConfigError("\n".join(refusals))
+
+
+def check_thoughts(config: ExperimentConfig, thoughts: Thoughts | None) -> None:
+    """Rejects an experiment that cannot run with the model's chat template.
+
+    Args:
+        config: The experiment.
+        thoughts: What the chat template does with thoughts; None if it knows none.
+
+    Raises:
+        ConfigError: With the reason.
+    """
+    manager, most = config.rollout_manager, config.data.max_response_length
+    if manager.thinking_budget is not None:
+        if thoughts is None:
+            raise ConfigError(
+                "`rollout_manager.thinking_budget`: the model's chat template knows no thoughts to "
+                "be closed; set it to null, or take a reasoning model"
+            )
+        closing = len(thoughts.closing_ids)
+        if manager.thinking_budget + closing >= most:
+            raise ConfigError(
+                f"`rollout_manager.thinking_budget`: {manager.thinking_budget} tokens of thought, "
+                f"and {closing} that close it, leave none of data.max_response_length = {most} for "
+                "the answer; make it smaller, or that larger"
+            )
+    name, several = config.algorithm.adv_estimator, manager.max_turns > 1
+    if thoughts is not None and thoughts.drops and several and not estimator_of(config).stitches:
+        raise ConfigError(
+            f"`algorithm.adv_estimator`: {name} needs a trajectory in one row, and the model's "
+            "chat template takes thoughts out of earlier answers, which makes several; take an "
+            "estimator over sampled tokens (masked_gae, bi_level_gae), or a chat template that "
+            "keeps thoughts"
+        )
 
 
 def _estimation(config: ExperimentConfig) -> Refusals:
@@ -425,6 +460,13 @@ def _rollout(config: ExperimentConfig) -> Refusals:
         yield (
             "rollout_manager.window_size",
             f"context = {manager.context} has no window; set it to null, or take context = window",
+        )
+    budget, most = manager.thinking_budget, config.data.max_response_length
+    if budget is not None and budget >= most:
+        yield (
+            "rollout_manager.thinking_budget",
+            f"{budget} tokens of thought leave none of data.max_response_length = {most} for the "
+            "answer; make it smaller, or that larger",
         )
     if manager.keep_cost and manager.context != "gate":
         yield (

@@ -275,8 +275,12 @@ def _kept_numbers(
     experiment: ExperimentConfig, shape: ModelShape, sizes: Sizes, tokens: int, *, everything: bool
 ) -> float:
     """What a backward pass keeps: everything, or each layer's input and one layer's inside."""
-    most = max(size.patches / size.trajectory_of(experiment) for size in sizes.values())
-    patches = most * tokens * sum(shown_turns(experiment))
+    patches = tokens * max(
+        size.patches
+        * sum(shown_turns(experiment, drops=size.drops))
+        / size.trajectory_of(experiment)
+        for size in sizes.values()
+    )
     if frozen_parameters(experiment, shape):
         patches = 0  # no gradient reaches the tower
     if everything:

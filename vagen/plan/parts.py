@@ -11,7 +11,7 @@ from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.schema import context_window
 from vagen.engines.verl.env_vars import is_installed
 from vagen.engines.verl.mapping import is_cpu, token_budget
-from vagen.experiment.checks import estimator_of
+from vagen.experiment.checks import check_thoughts, estimator_of
 from vagen.experiment.hints import hints
 from vagen.plan.memory import Need, keeps_activations, needs
 from vagen.plan.shape import ModelShape, read_shape
@@ -167,10 +167,11 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
 
 
 def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> None:
-    """Refuses prompts over their budget.
+    """Refuses prompts over their budget, and thoughts that the experiment cannot follow.
 
     Raises:
         DoesNotFitError: With the numbers and what would help.
+        ConfigError: See `check_thoughts`.
     """
     most = experiment.data.max_prompt_length
     for env_id, size in sizes.items():
@@ -180,6 +181,7 @@ def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSiz
                 f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
                 "`env_config.prompt_detail`"
             )
+        check_thoughts(experiment, size.thoughts)
 
 
 def check_needs(

@@ -26,6 +26,8 @@ from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
+from vagen.rollout.thoughts import END as END_THINK
+from vagen.rollout.thoughts import THINK, Thoughts
 from vagen.service import EnvironmentRaised, HereEnv, SyncEnv, environments_of
 
 SAMPLED_LEVELS = 8
@@ -55,12 +57,19 @@ class ConversationSize:
     """Which frames the image processor resizes, and to what; empty if none."""
     reserved: tuple[str, ...] = ()
     """Tags of the prompt that are one added token of the tokenizer."""
+    thoughts: Thoughts | None = None
+    """What the chat template does with thoughts; None if it knows none."""
     request: int = 0
     """The request of a summary, with the template around it."""
     frame_bytes: int = 0
     """Bytes of one observation's images as they are stored."""
     dropped: int = 0
     """What stands for an observation that was dropped, likewise."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether the chat template takes thoughts out of earlier answers."""
+        return self.thoughts is not None and self.thoughts.drops
 
     def rows_of(self, experiment: ExperimentConfig, response: int | None = None) -> list[int]:
         """Tokens of each row of an episode that uses every turn.
@@ -72,7 +81,7 @@ class ConversationSize:
         response = self.response if response is None else response
         context, window = experiment.rollout_manager.context, context_window(experiment)
         rows = []
-        for number, shown in enumerate(shown_turns(experiment)):
+        for number, shown in enumerate(shown_turns(experiment, drops=self.drops)):
             summaries = context == "compact" and window is not None
             # A later row begins with a summary, which counts as a turn.
             turns = shown + (summaries and number > 0)
@@ -81,7 +90,7 @@ class ConversationSize:
                 tokens += self.request + response
             elif context == "gate":
                 tokens += shown * max(self.dropped - self.observation, 0)
-            elif number:
+            elif number and window is not None:
                 tokens += max(self.later_prompt - self.prompt, 0)
             rows.append(tokens)
         return rows
@@ -91,14 +100,21 @@ class ConversationSize:
         return sum(self.rows_of(experiment))
 
 
-def shown_turns(experiment: ExperimentConfig) -> list[int]:
+def shown_turns(experiment: ExperimentConfig, *, drops: bool = False) -> list[int]:
     """Observations in each row of an episode, at most: with `gate` as if all were kept, and yet
     every row was as short as it can be.
+
+    Args:
+        experiment: Context and number of turns are read from it.
+        drops: Whether the chat template takes thoughts out of earlier answers, which starts a row
+            every turn; not counted with `compact` and `gate`.
     """
     turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    context = experiment.rollout_manager.context
+    if drops and (window is None or context not in ("compact", "gate")):
+        return [min(turn, window or turns) for turn in range(1, turns + 1)]
     if window is None:
         return [turns]
-    context = experiment.rollout_manager.context
     if context == "gate":
         return [min(end + window, turns) for end in range(0, turns, window)]
     return [window] * (-(-turns // window) if context == "compact" else 1 + turns - window)
@@ -191,7 +207,8 @@ def _measure(
         resized=resized,
         request=len(renderer.following(SUMMARY_REQUEST).ids),
         dropped=len(renderer.following(DROPPED).ids),
-        reserved=tuple(reserved_tags(config, processor.tokenizer)),
+        reserved=tuple(reserved_tags(config, processor.tokenizer, renderer.thoughts)),
+        thoughts=renderer.thoughts,
     )
 
 
@@ -225,14 +242,18 @@ def learns_tags(experiment: ExperimentConfig) -> bool:
     return experiment.warm_start.steps > 0 or experiment.actor_rollout_ref.model.path in TINY_MODELS
 
 
-def reserved_tags(config: EnvConfig, tokenizer: Any) -> list[str]:
+def reserved_tags(config: EnvConfig, tokenizer: Any, thoughts: Thoughts | None) -> list[str]:
     """Tags of the prompt that are one added token.
 
     Such a token stands for what it was added for, and a model may hardly ever write it elsewhere,
-    whatever the prompt says: `<think>` of Qwen3-VL opens its own reasoning.
+    whatever the prompt says: `<think>` of Qwen3-VL opens its own reasoning. With a chat template
+    that opens thoughts or takes them out, that is what is asked for.
     """
     added = tokenizer.added_tokens_encoder
-    return [tag for tag in tags_in(config.layout, config.tags) if tag in added]
+    own = thoughts is not None and (thoughts.begun or thoughts.drops)
+    native = (THINK, END_THINK) if own else ()
+    tags = tags_in(config.layout, config.tags)
+    return [tag for tag in tags if tag in added and tag not in native]
 
 
 def reserved_text(env_id: str, tags: Sequence[str]) -> str:

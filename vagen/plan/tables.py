@@ -77,7 +77,6 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
 def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> Table:
     """Tokens of prompts, turns and trajectories against their budgets."""
     data, turns = experiment.data, experiment.rollout_manager.max_turns
-    window = context_window(experiment)
     rows = {}
     for env_id, size in sizes.items():
         rows[f"{env_id}: prompt"] = f"{size.prompt:,} of {data.max_prompt_length:,} tokens"
@@ -90,7 +89,7 @@ def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]
         contexts = size.rows_of(experiment)
         rows[f"{env_id}: trajectory"] = (
             f"{max(contexts):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
-            if window is None
+            if len(contexts) == 1
             else f"{len(contexts)} contexts of up to {max(contexts):,} of "
             f"{data.max_trajectory_length:,} tokens in {turns} turns"
         )

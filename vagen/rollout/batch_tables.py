@@ -67,8 +67,13 @@ _TURNS = pa.schema(
         ("verdict", pa.string()),
     ]
 )
-_FURTHER = (pa.field("policy_version", pa.string()), pa.field("summary", pa.bool_()))
-"""Optional columns of turns, for batches sampled by several policies or with summaries."""
+_FURTHER = (
+    pa.field("policy_version", pa.string()),
+    pa.field("summary", pa.bool_()),
+    pa.field("thought_length", pa.int32()),
+    pa.field("thought_cut", pa.bool_()),
+)
+"""Optional columns of turns, for batches of several policies, with summaries or with thoughts."""
 _TOKENS = pa.schema(
     [
         ("trajectory_id", pa.string()),

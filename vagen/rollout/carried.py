@@ -31,8 +31,11 @@ def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> Episode
     sampled = {}
     for row in trajectory.rows:
         for k in np.unique(row.turn_index[row.loss_mask]):
-            here = row.loss_mask & (row.turn_index == k)
-            sampled[k] = row.input_ids[here].tolist(), row.rollout_logprobs[here].tolist()
+            places = np.flatnonzero(row.loss_mask & (row.turn_index == k))
+            here = slice(places[0], places[-1] + 1)  # with what closed its thought
+            drawn, logprobs = row.loss_mask[here], row.rollout_logprobs[here].tolist()
+            logprobs = [p if own else None for p, own in zip(logprobs, drawn, strict=True)]
+            sampled[k] = row.input_ids[here].tolist(), logprobs
     answers = [
         EarlierGeneration(
             *sampled[turn.turn_index],

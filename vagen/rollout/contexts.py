@@ -13,6 +13,9 @@ and the following turns.
 With `gate` every response decides whether the observation before it stays in context. Later rows
 show `DROPPED` in place of dropped observations, and all responses. A row lasts at least `window`
 turns, and until something in it is dropped.
+
+A chat template that takes thoughts out of earlier answers (`vagen.rollout.thoughts`) also ends a
+row: the next one repeats the responses without their thoughts.
 """
 
 from collections import deque
@@ -59,6 +62,9 @@ class _PastTurn:
     following: Rendered | None
     digests: list[str]
     answer: list[int]
+    """Ids of the response, without its thought if that is taken out."""
+    thought: bool
+    """Whether the response is shown with its thought."""
 
 
 class Contexts:
@@ -93,8 +99,11 @@ class Contexts:
         self.rows: list[Conversation] = []
         self.turns = 0
         """Number of responses."""
-        kept = 0 if window is None else None if gate else 1 if compact else window - 1
+        drops = renderer.thoughts is not None and renderer.thoughts.drops
+        unbounded = drops if window is None else gate or compact
+        kept = None if unbounded else (window or 1) - 1
         self._past: deque[_PastTurn] = deque(maxlen=kept)
+        self._thought_ends = False
         self._since_summary = 0
         self._row_begins = 0
         self._dropped = False
@@ -124,7 +133,7 @@ class Contexts:
             continues = (
                 self.window is None or in_row < self.window or (self.gate and not self._dropped)
             )
-        if self._shown is not None and continues:
+        if self._shown is not None and continues and not self._thought_ends:
             following = self.renderer.following(observation)
             row = _copy(self.row)
             _append(row, following, self.turns)
@@ -132,7 +141,8 @@ class Contexts:
         row = Conversation(self.trajectory_id, row_index=len(self.rows))
         past = list(self._past)
         first = past[0].observation if past else observation
-        initial = self.renderer.initial(self.system_prompt, first)
+        thought = not past or past[0].thought
+        initial = self.renderer.initial(self.system_prompt, first, thought=thought)
         _append(row, initial, CONTEXT)
         following = self.renderer.following(observation) if past else None
         continuations = [*(turn.following for turn in past[1:]), following]
@@ -153,6 +163,7 @@ class Contexts:
         prompt.row.digests += digests
         if prompt.restarts:
             self.rows.append(prompt.row)
+            self._thought_ends = False
             if self.gate:
                 self._row_begins, self._dropped = self.turns, False
         else:
@@ -160,13 +171,13 @@ class Contexts:
         self._shown = (prompt, list(digests))
 
     def answer(
-        self, ids: Sequence[int], logprobs: Sequence[float], closing: Sequence[int] = ()
+        self, ids: Sequence[int], logprobs: Sequence[float | None], closing: Sequence[int] = ()
     ) -> None:
         """Appends a response to the current row.
 
         Args:
-            ids: Sampled token ids.
-            logprobs: Log-probability of each id.
+            ids: Its token ids.
+            logprobs: Log-probability of each id; None if it was not sampled.
             closing: End-of-turn ids that were not sampled.
         """
         assert self._shown is not None
@@ -174,16 +185,31 @@ class Contexts:
         self.row.extend(ids, self.turns, logprobs)
         if closing:
             self.row.extend(closing, self.turns)
+        answer, following = [*ids, *closing], prompt.following
+        rest = self.renderer.rest(answer)
+        if rest is not None and following is not None:
+            following = self.renderer.following(prompt.observation, thought=False)
+        if self.summary_due:
+            self._past.clear()
         self._past.append(
-            _PastTurn(self.turns, prompt.observation, prompt.following, digests, [*ids, *closing])
+            _PastTurn(
+                self.turns,
+                prompt.observation,
+                following,
+                digests,
+                answer if rest is None else rest,
+                thought=rest is None,
+            )
         )
+        self._thought_ends = rest is not None
         self._since_summary = 0 if self.summary_due else self._since_summary + 1
         self.turns += 1
 
     def drop(self) -> None:
         """Removes the observation of the last response from later rows."""
         if self.window is not None:
-            following = self.renderer.following(DROPPED)
+            thought = self._past[-1].thought
+            following = self.renderer.following(DROPPED, thought=thought)
             self._past[-1] = replace(
                 self._past[-1], observation=DROPPED, following=following, digests=[]
             )

@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
+from vagen.rollout.thoughts import ANSWER, END, SPACES, THINK, Thoughts, thinks
 from vagen.rollout.types import TokenRow
-
-ANSWER = "Yes"
-"""Placeholder of a response when only the following text is needed."""
-
 
 FrameSequence = Sequence[NDArray[np.uint8]]
 
@@ -69,13 +66,14 @@ class Conversation:
     digests: list[str] = field(default_factory=list)
 
     def extend(
-        self, ids: Sequence[int], turn: int, logprobs: Sequence[float] | None = None
+        self, ids: Sequence[int], turn: int, logprobs: Sequence[float | None] | None = None
     ) -> None:
-        """Appends ids of one turn; `logprobs` marks them as sampled."""
+        """Appends ids of one turn; those with a number in `logprobs` were sampled."""
+        logprobs = [None] * len(ids) if logprobs is None else logprobs
         self.ids += ids
         self.turns += [turn] * len(ids)
-        self.mask += [logprobs is not None] * len(ids)
-        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+        self.mask += [logprob is not None for logprob in logprobs]
+        self.logprobs += [0.0 if logprob is None else logprob for logprob in logprobs]
 
     def row(self) -> TokenRow:
         """The training row."""
@@ -105,9 +103,8 @@ class ChatRenderer:
             [*self._stubs, {"role": "user", "content": "."}], generate=False
         ).partition(f"{ANSWER}{self._eos}")
         header = self._template(self._stubs[:1], generate=True)
-        lead = opening.removeprefix(header) if opening.startswith(header) else ""
-        self._answer = lead + ANSWER
-        """The answer as the template writes it after its header."""
+        self._lead = opening.removeprefix(header) if opening.startswith(header) else ""
+        """What the template writes between its header and an answer, such as a space."""
         if not closed:
             raise RenderError(
                 f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
@@ -115,16 +112,34 @@ class ChatRenderer:
             )
         specials = {*map(str, self.tokenizer.all_special_tokens), processor.placeholder}
         self._specials = sorted(token for token in specials if len(token) > 1)
+        self.thoughts: Thoughts | None = None
+        """What the chat template does with thoughts; None if it knows none."""
+        if thinks(self.tokenizer):
+            self.thoughts = Thoughts.of(self.tokenizer, self._template, self._eos)
+            tags = self.tokenizer.encode(THINK + END, add_special_tokens=False)
+            if self.tokenizer.decode(tags, skip_special_tokens=True) != THINK + END:
+                raise RenderError(
+                    f"{THINK} and {END} are special tokens of the tokenizer, which responses are "
+                    "read without: set special=false for them in tokenizer.json, as Qwen3 has it"
+                )
 
-    def initial(self, system_prompt: str, observation: Observation) -> Rendered:
-        """System prompt, first observation and the header of the first answer."""
+    def initial(
+        self, system_prompt: str, observation: Observation, *, thought: bool = True
+    ) -> Rendered:
+        """System prompt, first observation and the header of the first answer.
+
+        Args:
+            system_prompt: The environment's system prompt.
+            observation: The first one of the row.
+            thought: Whether the answer is shown with its thought, which the template may open.
+        """
         frames = observation["images"]
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
         text = self._template([*messages, self._user(observation)], generate=True)
-        return Rendered(self._tokenize(text, frames), frames)
+        return Rendered(self._tokenize(self._header(text, thought), frames), frames)
 
-    def following(self, observation: Observation) -> Rendered:
-        """Text between the end of a response and the start of the next."""
+    def following(self, observation: Observation, *, thought: bool = True) -> Rendered:
+        """Text between the end of a response and the start of the next; see `initial`."""
         frames = observation["images"]
         whole = self._template([*self._stubs, self._user(observation)], generate=True)
         _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
@@ -133,7 +148,22 @@ class ChatRenderer:
                 "the chat template renders earlier turns differently after later ones"
                 f"{self._reasoning()}"
             )
-        return Rendered(self._tokenize(rest, frames), frames)
+        return Rendered(self._tokenize(self._header(rest, thought), frames), frames)
+
+    def _header(self, text: str, thought: bool) -> str:
+        if self.thoughts is None or thought:
+            return text
+        return text.removesuffix(self.thoughts.opening) + self.thoughts.instead
+
+    def rest(self, ids: Sequence[int]) -> list[int] | None:
+        """Ids of a response in later contexts if they differ from the sampled ones."""
+        return None if self.thoughts is None else self.thoughts.rest(ids)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """A response's text, with the `<think>` that the template opened."""
+        eos = self.processor.eos_id
+        text = self.tokenizer.decode([i for i in ids if i != eos], skip_special_tokens=True)
+        return text if self.thoughts is None else f"{self.thoughts.begun}{text}"
 
     def fitted(self, observation: Observation) -> Observation:
         """The observation with frames scaled down to the model's maximum size."""
@@ -143,26 +173,43 @@ class ChatRenderer:
     def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
         """Checks that the concatenated parts equal the whole conversation rendered at once.
 
+        With a template that knows thoughts, for responses of every kind.
+
         Raises:
             RenderError: They differ: training contexts would not be those of generation.
         """
-        parts = list(self.initial(system_prompt, observations[0]).ids)
+        for response in [ANSWER] if self.thoughts is None else self.thoughts.examples:
+            self._check(system_prompt, observations, response)
+
+    def _check(
+        self, system_prompt: str, observations: Sequence[Observation], response: str
+    ) -> None:
+        answer = self.tokenizer.encode(f"{self._lead}{response}", add_special_tokens=False)
+        answer.append(self.processor.eos_id)
+        rest = self.rest(answer)
+        opening = "" if self.thoughts is None else self.thoughts.opening
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
         frames = [frame for observation in observations for frame in observation["images"]]
+        parts: list[int] = []
         for i, observation in enumerate(observations):
             messages.append(self._user(observation))
+            last = i + 1 == len(observations)
+            thought = last or rest is None
             if i:
-                parts += self.tokenizer.encode(self._answer, add_special_tokens=False)
-                parts.append(self.processor.eos_id)
-                parts += self.following(observation).ids
-            if i + 1 < len(observations):
-                messages.append({"role": "assistant", "content": ANSWER})
+                parts += self.following(observation, thought=thought).ids
+            else:
+                parts += self.initial(system_prompt, observation, thought=thought).ids
+            if not last:
+                messages.append({"role": "assistant", "content": f"{opening}{response}"})
+                parts += answer if rest is None else rest
         whole = self._tokenize(self._template(messages, generate=True), frames)
-        if parts != whole:
+        shown = [self.tokenizer.decode(ids) for ids in (parts, whole)]
+        # What is left of white space may make other tokens with the header before it.
+        spaced = any(space in response for space in SPACES)
+        if parts != whole and not (spaced and shown[0] == shown[1]):
             raise RenderError(
                 "the conversation rendered turn by turn differs from the whole rendered at once: "
-                f"{self.tokenizer.decode(parts)!r} is not {self.tokenizer.decode(whole)!r}"
-                f"{self._reasoning()}"
+                f"{shown[0]!r} is not {shown[1]!r}{self._reasoning()}"
             )
 
     def _user(self, observation: Observation) -> dict[str, Any]:
@@ -186,13 +233,14 @@ class ChatRenderer:
         return {"role": "user", "content": content}
 
     def _reasoning(self) -> str:
-        """Template arguments that stop a template from moving reasoning; empty if it does not."""
-        if "think>" not in str(getattr(self.tokenizer, "chat_template", "")):
+        """What of thoughts can be followed; empty if the template knows none."""
+        if not thinks(self.tokenizer):
             return ""
         return (
-            ". It is the template of a reasoning model, which begins answers with <think> or takes "
-            "reasoning out of earlier ones: take the model's instruct version, or a chat_template "
-            "that leaves answers as they are"
+            f". It is the template of a reasoning model. One that opens {THINK} can be followed, "
+            f"and one that takes everything up to the last {END} out of earlier answers; this one "
+            "does something else: set a chat_template that leaves answers as they are, or take the "
+            "model's instruct version"
         )
 
     def _escape(self, text: str) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig, context_window
+from vagen.envs import parse_env_config
 from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatProcessor, ChatRenderer
@@ -35,6 +36,7 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
         compact=config.rollout_manager.context == "compact",
         gate=config.rollout_manager.context == "gate",
         whole_turns=config.rollout_manager.whole_turns,
+        thinking_budget=config.rollout_manager.thinking_budget,
     )
 
 
@@ -103,6 +105,11 @@ def make_runner(
         sampling=sampling_of(sampling),
         frame_digest=_frame_digest,
         stopped=stopped,
+        hides_thought=[
+            config_id
+            for config_id, spec in config.envs.items()
+            if not parse_env_config(spec.env_name, spec.env_config).reads_thought
+        ],
     )
 
 

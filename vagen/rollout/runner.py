@@ -6,7 +6,7 @@ A slow episode does not block others: coroutines yield while they wait for token
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,8 +15,10 @@ from vagen.envs.base import Observation, State
 from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.contexts import SUMMARY_REQUEST, Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
+from vagen.rollout.thoughts import without_thought
 from vagen.rollout.types import (
     EarlierGeneration,
+    Generation,
     Policy,
     Sampling,
     Status,
@@ -67,6 +69,8 @@ class EpisodeLimits:
     """Whether dropped observations leave the context, after at least `window` turns."""
     whole_turns: bool = False
     """Whether a turn starts only if a response of maximum length fits."""
+    thinking_budget: int | None = None
+    """Sampled tokens after which the thought of a response is closed; None for no limit."""
 
     @property
     def room(self) -> int:
@@ -90,6 +94,7 @@ class EpisodeRunner:
         sampling: Sampling,
         frame_digest: Callable[[Any], tuple[str, bytes]],
         stopped: Callable[[], bool] = lambda: False,
+        hides_thought: Collection[str] = (),
     ):
         """Prepares a runner.
 
@@ -100,6 +105,8 @@ class EpisodeRunner:
             sampling: Options; `seed` and `max_new_tokens` are set per turn.
             frame_digest: Returns SHA-256 and PNG bytes of a frame.
             stopped: Called before every turn; True stops the episode unfinished.
+            hides_thought: Ids of configurations whose environments get responses without the
+                thoughts that the chat template knows.
         """
         self.policy = policy
         self.renderer = renderer
@@ -107,6 +114,7 @@ class EpisodeRunner:
         self.sampling = sampling
         self.frame_digest = frame_digest
         self.stopped = stopped
+        self.hides_thought = hides_thought
         self.images: dict[str, bytes] = {}
         """PNG bytes of all frames, by digest."""
 
@@ -194,29 +202,20 @@ class EpisodeRunner:
         frames: list[str],
         given: deque[EarlierGeneration],
     ) -> tuple[str, Callable[..., Turn]]:
-        """The policy's response: its text, and a partial `Turn`."""
-        index, row = contexts.turns, contexts.row
-        # Reserves one token for the end of the turn in case the model does not sample it.
-        room = self.limits.max_trajectory_length - len(row.ids) - 1
+        """The policy's response: its text for the environment, and a partial `Turn`."""
+        index, thoughts = contexts.turns, self.renderer.thoughts
         if given and (given[0].observation_text, given[0].images) != (observation["text"], frames):
             given.clear()  # the environment diverges from the replay
         answer = given.popleft() if given else None
-        generation = answer or await self.policy.generate(
-            request_id=contexts.request_id,
-            prompt_ids=row.ids,
-            images=row.images,
-            sampling=replace(
-                self.sampling,
-                seed=turn_seed(spec.sampling_seed, index),
-                max_new_tokens=min(self.limits.max_response_length, room),
-            ),
-        )
+        generation = answer or await self._generate(contexts, spec.sampling_seed)
+        ids, logprobs = generation.ids, generation.logprobs
         length_cut = generation.stop_reason == "length"
         eos = self.renderer.processor.eos_id
-        contexts.answer(generation.ids, generation.logprobs, [eos] if length_cut else [])
-        text_ids = [token for token in generation.ids if token != eos]
-        response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
-        return response, partial(
+        contexts.answer(ids, logprobs, [eos] if length_cut else [])
+        response = self.renderer.text(ids)
+        length = None if thoughts is None else thoughts.length(ids)
+        hidden = thoughts is not None and spec.config_id in self.hides_thought
+        return without_thought(response) if hidden else response, partial(
             Turn,
             trajectory_id=spec.trajectory_id,
             turn_index=index,
@@ -226,7 +225,37 @@ class EpisodeRunner:
             images=frames,
             policy_version=answer.policy_version if answer else None,
             verdict=Verdict.from_dict(answer.verdict) if answer and answer.verdict else None,
+            thought_length=None if length is None else length - [*logprobs[:length]].count(None),
+            thought_cut=None in logprobs,
         )
+
+    async def _generate(self, contexts: Contexts, seed: int) -> Generation:
+        """The policy's response to the current row, with its thought closed by the budget."""
+        row, index, budget = contexts.row, contexts.turns, self.limits.thinking_budget
+        # Reserves one token for the end of the turn in case the model does not sample it.
+        room = self.limits.max_trajectory_length - len(row.ids) - 1
+        most = min(self.limits.max_response_length, room)
+
+        async def sample(begun: list[int], seed: int, tokens: int) -> Generation:
+            return await self.policy.generate(
+                request_id=contexts.request_id,
+                prompt_ids=[*row.ids, *begun],
+                images=row.images,
+                sampling=replace(self.sampling, seed=seed, max_new_tokens=tokens),
+            )
+
+        thoughts = self.renderer.thoughts
+        if thoughts is None or budget is None or budget >= most:
+            return await sample([], turn_seed(seed, index), most)
+        first = await sample([], turn_seed(seed, index), budget)
+        closing = thoughts.closing_ids if thoughts.is_open(first.ids) else []
+        left = most - len(first.ids) - len(closing)
+        if first.stop_reason == "stop" or left < 1:
+            return first
+        begun = [*first.ids, *closing]
+        then = await sample(begun, derive_seed(seed, index, "answer"), left)
+        logprobs = [*first.logprobs, *[None] * len(closing), *then.logprobs]
+        return Generation([*begun, *then.ids], logprobs, then.stop_reason)
 
     def _check_first(self, prompt: Prompt, env_name: str) -> None:
         if prompt.beginning > self.limits.max_prompt_length:

@@ -3,7 +3,7 @@
 Shape legend: T tokens of a row, K turns of a trajectory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -50,9 +50,10 @@ class Generation:
     """Result of one request."""
 
     ids: list[int]
-    """Sampled ids, with the end-of-turn token if it was sampled."""
-    logprobs: list[float]
-    """Log-probability of each id, with temperature and token bans but without top-p and top-k."""
+    """Ids of the response, with the end-of-turn token if it was sampled."""
+    logprobs: Sequence[float | None]
+    """Log-probability of each id, with temperature and token bans but without top-p and top-k; None
+    if it was not sampled, but closes a thought (`rollout_manager.thinking_budget`)."""
     stop_reason: Literal["stop", "length"]
 
 
@@ -200,6 +201,7 @@ class Turn:
     trajectory_id: str
     turn_index: int
     response_text: str
+    """With the `<think>` that the chat template opened, if it did."""
     parsed: ParsedResponse
     rewards: TurnRewards
     metrics: TurnMetrics
@@ -220,6 +222,10 @@ class Turn:
     summary: bool = False
     """Whether it is a summary of earlier turns (`context: compact`) instead of a response to the
     environment. Its state is that of the next turn."""
+    thought_length: int | None = None
+    """Sampled tokens of the thought, if the chat template knows thoughts and there is one."""
+    thought_cut: bool = False
+    """Whether `rollout_manager.thinking_budget` closed the thought."""
 
 
 @dataclass(slots=True)

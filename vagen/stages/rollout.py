@@ -360,6 +360,13 @@ def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         seen, whole = np.sum([context_tokens(t.rows) for t in valid], 0)
         memory = {"observations_kept": float(np.mean(kept)), "context_saved": 1.0 - seen / whole}
 
+    thoughts = {}
+    if lengths := [t.thought_length for t in every if t.thought_length is not None]:
+        thoughts = {
+            "thought_length": float(np.mean(lengths)),
+            "thought_cut": float(np.mean([t.thought_cut for t in every])),
+        }
+
     def share(values: Sequence[bool]) -> float:
         return float(np.mean(values)) if values else 0.0
 
@@ -376,4 +383,5 @@ def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "truncated_tokens": share([t.status is Status.TRUNCATED_TOKENS for t in valid]),
         "env_error": float(failed),
         **memory,
+        **thoughts,
     }

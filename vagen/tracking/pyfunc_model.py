@@ -60,16 +60,15 @@ class VagenModel(PythonModel):
 
         pngs = _given(row, "images", ())
         frames = tuple(decode_png(base64.b64decode(png, validate=True)) for png in pngs)
-        processor = self.language_model.processor
-        prompt = ChatRenderer(processor).initial(
+        renderer = ChatRenderer(self.language_model.processor)
+        prompt = renderer.initial(
             str(_given(row, "system_prompt", DEFAULT_SYSTEM_PROMPT)),
             {"text": str(row["prompt"]), "images": frames},
         )
         generation = await policy.generate(
             request_id=name, prompt_ids=prompt.ids, images=prompt.images, sampling=sampling
         )
-        ids = [token for token in generation.ids if token != processor.eos_id]
-        return processor.tokenizer.decode(ids, skip_special_tokens=True)
+        return renderer.text(generation.ids)
 
 
 def _given(row: dict[str, Any], name: str, default: Any) -> Any:

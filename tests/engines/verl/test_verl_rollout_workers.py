@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from thinking_templates import QWEN3_THINKING, with_template
 from verl.workers.rollout.replica import TokenOutput
 
+from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.verl.config import verl_config
 from vagen.engines.verl.rollout_workers import RolloutWorker, ServerClient, unpack_trajectory
+from vagen.engines.verl.torch_server import TorchServer
 from vagen.envs import make
 from vagen.experiment.load import load_infra
 from vagen.judge.batch import score
 from vagen.models.processor import load_processor
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.episodes import training_specs
+from vagen.rollout.play import play
 from vagen.rollout.types import Trajectory, TurnRewards
 from vagen.stages.build import build, load_levels
 from vagen.stages.warm_start import warm_start
@@ -94,6 +98,48 @@ def test_vllm_gets_the_seeds_of_requests_or_none(run, seeds) -> None:
     spec = training_specs(run.experiment, load_levels(run), 0)[0]
     asyncio.run(player.play(spec, run.experiment.actor_rollout_ref.rollout, "train"))
     assert asked and all((seed is not None) is seeds for seed in asked)
+
+
+@pytest.mark.slow
+def test_a_thought_is_closed_on_a_rollout_server_as_by_the_local_policy(
+    run, vl_model, tmp_path
+) -> None:
+    """Both requests of a turn go to one conversation of the server."""
+    vl_model.save(tmp_path)
+    with_template(vl_model.processor, QWEN3_THINKING).tokenizer.save_pretrained(tmp_path)
+    server = TorchServer(model_path=str(tmp_path), dtype="float32", slots=1)
+
+    class InProcess(ServerClient):
+        async def generate(self, request_id: str, **request: Any) -> Any:
+            return await server.generate(request_id=request_id, **request)
+
+        def release(self, request_id: str) -> None:
+            server._live.discard(request_id)
+            server.policy.release(request_id)
+            server._free.release()
+
+    manager = run.experiment.rollout_manager.model_copy(update={"thinking_budget": 3})
+    experiment = run.experiment.model_copy(update={"rollout_manager": manager})
+    infra = load_infra(None, ["device=cpu", "verl.rollout=torch"])
+    config = verl_config(experiment, infra, str(tmp_path))
+    OmegaConf.resolve(config)
+    spec = training_specs(experiment, load_levels(run), 0)[0]
+    sampling = experiment.actor_rollout_ref.rollout
+    player = RolloutWorker(InProcess(config), experiment, infra)
+    served, _ = unpack_trajectory(asyncio.run(player.play(spec, sampling, "train")))
+    (local,), _ = play(
+        experiment,
+        [spec],
+        policy=LocalPolicy(server.language_model, slots=1),
+        processor=player.processor,
+        sampling=sampling,
+        split="train",
+    )
+    assert any(turn.thought_cut for turn in served.turns)
+    assert [t.thought_length for t in served.turns] == [t.thought_length for t in local.turns]
+    for a, b in zip(served.rows, local.rows, strict=True):
+        for name in ("input_ids", "loss_mask", "turn_index", "rollout_logprobs"):
+            assert (getattr(a, name) == getattr(b, name)).all()
 
 
 def test_a_judged_turn_is_not_judged_again(run) -> None:

@@ -65,6 +65,11 @@ class GymImageConfig(EnvConfig):
             )
         return memory
 
+    @property
+    def reads_thought(self) -> bool:
+        """Whether the example begins with `<think>`."""
+        return self.example.startswith("<think>")
+
 
 class GymImageAdapter(AgentEnv):
     """An asynchronous environment behind the synchronous contract.
