@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from PIL import Image
 
 from vagen.models import ModelError, first_line
 from vagen.models.families import Family, Grid, Reading, family_of
-from vagen.models.gguf import directory_of
+from vagen.models.gguf import directory_of, end_of_turn
 
 if TYPE_CHECKING:
     import torch
@@ -329,6 +330,9 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{path}: the tokenizer has no end-of-turn token (eos_token)")
+    with suppress(TemplateError):  # `header_ids_of` says what it cannot render
+        if (end := end_of_turn(tokenizer)) not in (None, tokenizer.eos_token):
+            tokenizer.eos_token = end
     return tokenizer
 
 
