@@ -10,22 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_families import IMAGE_FAMILIES, frame, write_family
+from image_families import (
+    FRAMES,
+    IMAGE_FAMILIES,
+    SYSTEM,
+    conversation,
+    plain_inputs,
+    shown,
+    write_family,
+)
 from PIL import Image
 
 from vagen.config.schema import LoraConfig
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.packing import pack
-from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
+from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import add_adapters
 from vagen.models.processor import load_processor
-from vagen.rollout.conversation import ChatRenderer, Conversation
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Sampling, TokenRow
 
 CPU = torch.device("cpu")
-SYSTEM = "Play ab."
-FRAMES = {str(i): frame(i) for i in range(3)} | {"wide": frame(9, 16, 60)}
 
 
 @pytest.fixture(scope="module", params=IMAGE_FAMILIES)
@@ -45,41 +51,6 @@ def plain(directory) -> Any:
 
     model = AutoModelForImageTextToText.from_pretrained(directory, attn_implementation="sdpa")
     return model.eval()
-
-
-def shown(*names: str) -> Observation:
-    """Text around an image each."""
-    text = "".join(f"See\n{IMAGE_PLACEHOLDER}\n\nab {name}." for name in names)
-    return {"text": text, "images": tuple(FRAMES[name] for name in names)}
-
-
-def conversation(processor: Any, name: str, answers: list[str], *frames: str) -> TokenRow:
-    """A row with a frame a turn; the answers count as sampled."""
-    renderer, row = ChatRenderer(processor), Conversation(name)
-    row.extend(renderer.initial(SYSTEM, shown(frames[0])).ids, 0)
-    for turn, answer in enumerate(answers):
-        ids = [*processor.tokenizer.encode(answer, add_special_tokens=False), processor.eos_id]
-        row.extend(ids, turn, [0.0] * len(ids))
-        if turn + 1 < len(frames):
-            row.extend(renderer.following(shown(frames[turn + 1])).ids, turn + 1)
-    row.digests = list(frames)
-    return row.row()
-
-
-def plain_inputs(processor: Any, ids: Any, frames: list[str]) -> dict[str, torch.Tensor]:
-    """Inputs of `transformers`, every image read anew by the family's image processor."""
-    ids = torch.tensor([list(map(int, ids))])
-    read = [
-        processor.family.read(processor.image_processor, Image.fromarray(FRAMES[name]))
-        for name in frames
-    ]
-    pixels = torch.from_numpy(np.concatenate([one.pixels for one in read]))
-    inputs = processor.family.inputs(pixels, [one.grid for one in read])
-    if processor.family.bidirectional:
-        inputs["token_type_ids"] = (ids == processor.image_token_id).int()
-    if processor.uses_mrope:
-        inputs["mm_token_type_ids"] = (ids == processor.image_token_id).int()
-    return {"input_ids": ids, **inputs}
 
 
 def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> tuple[list[torch.Tensor], int]:

@@ -292,7 +292,7 @@ def family_of(config: Any, path: str | Path = "") -> Family:
     """The family of a model's configuration.
 
     Args:
-        config: As `transformers` reads it.
+        config: Configuration of `transformers`.
         path: Source of the model, for error messages.
 
     Raises:
