@@ -23,11 +23,13 @@ from PIL import Image
 
 from vagen.config.schema import LoraConfig
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.packing import pack
+from vagen.engines.local.packing import pack, stretch_of
 from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import add_adapters
-from vagen.models.processor import load_processor
+from vagen.models.processor import ImageIds, load_processor
+from vagen.models.vision import freeze_tower
+from vagen.plan.shape import read_shape
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Sampling, TokenRow
 
@@ -244,3 +246,44 @@ def test_the_template_of_a_processors_own_file_goes_first(directory, tmp_path):
     (copied / "chat_template.json").write_text(json.dumps({"chat_template": template}))
     (copied / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     assert load_processor(copied).tokenizer.chat_template == template
+
+
+def test_where_images_begin_in_rows_of_several_runs():
+    """An image of two tiles, one of one, text of the same tokens cut off."""
+    ids = np.array([1, 8, 8, 2, 8, 8, 1, 5, 2, 8, 8, 1, 1, 8, 8, 2, 8, 8], np.int32)
+    found = ImageIds(patch=8, last=2)
+    assert np.flatnonzero(found.begins(ids)).tolist() == [1, 9, 13]
+    assert found.numbered(ids).tolist() == [0, 1, 1, 0, 1, 1, 0, 0, 0, 2, 2, 0, 0, 3, 3, 0, 3, 3]
+    assert np.flatnonzero(ImageIds(patch=8).begins(ids)).tolist() == [1, 4, 9, 13, 16]
+    assert not ImageIds().begins(ids).any()
+
+
+def test_a_row_is_never_cut_inside_an_image_of_several_tiles(ours):
+    row = conversation(ours.processor, "a", ["ab", "no"], "0", "1")
+    patches = np.flatnonzero(ours.processor.image_ids.are_patches(row.input_ids))
+    behind = int(np.flatnonzero(ours.processor.image_ids.begins(row.input_ids))[1])
+    first = patches[patches < behind]
+    for place in (int(first[0]), int(first[-1]), int(patches[-1])):
+        asked = np.arange(len(row.input_ids)) == place
+        cut = stretch_of(row, lambda _, asked=asked: asked, ours.processor.image_ids)
+        frames = 1 if place < behind else 2
+        assert len(cut.images) == frames
+        assert len(cut.ids) == (first[-1] if frames == 1 else patches[-1]) + 1
+
+
+def test_a_plan_knows_the_sizes_of_the_network_and_its_tower(directory, ours):
+    shape = read_shape(str(directory))
+    parameters = dict(ours.model.named_parameters())
+    assert shape.parameters == sum(p.numel() for p in parameters.values())
+    tower = [p for n, p in parameters.items() if "visi" in n or "visual" in n]
+    assert shape.vision_parameters >= sum(p.numel() for p in tower) > 0
+    assert (shape.vision_layers, shape.vision_hidden) == (2, 32)
+
+
+def test_a_frozen_tower_leaves_the_decoder_to_learn(ours):
+    model = copy.deepcopy(ours)
+    freeze_tower(model.model)
+    learning = {n for n, p in model.model.named_parameters() if p.requires_grad}
+    assert learning and not any("vis" in n or "projector" in n for n in learning)
+    rows = [conversation(model.processor, "a", ["ab"], "0")]
+    packed_logits(model, rows)[0][0].sum().backward()

@@ -151,6 +151,7 @@ def test_a_family_that_reads_images_otherwise(copied):
     [
         ("Llama4TextConfig", {}, "chunked_attention"),
         ("Gemma3TextConfig", {"use_bidirectional_attention": True}, "attention to later tokens"),
+        ("Qwen3_5Config", {}, r"linear_attention; only .* as Qwen3-VL"),
         ("Qwen3NextConfig", {}, "linear_attention; only full and sliding attention are supported"),
     ],
 )
