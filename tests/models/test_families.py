@@ -199,6 +199,12 @@ def test_greedy_answers_are_those_of_generate(ours, plain):
             )
             assert out.ids == expected[0, len(ids) :].tolist()
             ids += out.ids
+            with torch.no_grad():
+                logits = plain(**plain_inputs(processor, ids, frames[: turn + 1])).logits[0]
+            logits[:, processor.banned_ids] = -torch.inf
+            logprobs = logits.log_softmax(-1)[-len(out.ids) - 1 : -1]
+            drawn = logprobs.gather(1, torch.tensor(out.ids)[:, None])[:, 0]
+            np.testing.assert_allclose(out.logprobs, drawn.numpy(), atol=1e-4)
 
     async def both() -> None:
         await asyncio.gather(play("a", ["0", "1"]), play("b", ["wide", "2"]))
