@@ -4,6 +4,7 @@ import asyncio
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from PIL import Image
 from vagen.config.schema import LoraConfig
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.packing import pack, stretch_of
-from vagen.envs.base import IMAGE_PLACEHOLDER
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import add_adapters
 from vagen.models.processor import ImageIds, load_processor
@@ -261,7 +262,25 @@ def test_where_images_begin_in_rows_of_several_runs():
     assert np.flatnonzero(found.begins(ids)).tolist() == [1, 9, 13]
     assert found.numbered(ids).tolist() == [0, 1, 1, 0, 1, 1, 0, 0, 0, 2, 2, 0, 0, 3, 3, 0, 3, 3]
     assert np.flatnonzero(ImageIds(patch=8).begins(ids)).tolist() == [1, 4, 9, 13, 16]
-    assert not ImageIds().begins(ids).any()
+    assert (found.counts(ids), ImageIds().counts(ids)) == ([4, 2, 4], [])
+
+
+def test_adjacent_images_are_read_as_separate_ones(ours, plain):
+    """Some templates write nothing between them."""
+    both: Observation = {"text": IMAGE_PLACEHOLDER * 2, "images": (FRAMES["0"], FRAMES["wide"])}
+    ids = ChatRenderer(ours.processor).initial(SYSTEM, both).ids
+    row = replace(
+        conversation(ours.processor, "a", ["ab"], "0"),
+        input_ids=np.asarray(ids, np.int32),
+        loss_mask=np.arange(len(ids)) == len(ids) - 1,
+        images=["0", "wide"],
+    )
+    other = replace(row, images=["1", "wide"])
+    with torch.no_grad():
+        found = packed_logits(ours, [row, row, other])[0]
+        for logits, frames in zip(found, (row.images, row.images, other.images), strict=True):
+            expected = plain(**plain_inputs(ours.processor, ids, frames)).logits[0]
+            torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
 
 
 def test_a_row_is_never_cut_inside_an_image_of_several_tiles(ours):

@@ -85,6 +85,10 @@ class ImageIds:
             begins[runs[1:][~ends[:-1]]] = False  # a further tile of the image before
         return begins
 
+    def counts(self, ids: NDArray[np.int32]) -> list[int]:
+        """Image tokens of each image; those of adjacent images without a separator are together."""
+        return np.bincount(self.numbered(ids))[1:].tolist()
+
     def numbered(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """The number of the image of each of `ids`, from 1; 0 for text."""
         return self.begins(ids).cumsum() * self.are_patches(ids)
