@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
+from vagen.models.families import family_of
+from vagen.rollout.conversation import ChatRenderer, Conversation
+from vagen.rollout.types import TokenRow
 
 TURNS = """\
 {% for message in messages %}<|im_start|>{{ message['role'] }}
@@ -248,10 +254,7 @@ def family_tokenizer(family: ImageFamily) -> Any:
 
 def write_family(name: str, directory: Path) -> Path:
     """A model directory with random weights, far from uniform attention."""
-    import torch
     from transformers import AutoModelForImageTextToText
-
-    from vagen.models.families import family_of
 
     family = IMAGE_FAMILIES[name]
     tokenizer = family_tokenizer(family)
@@ -289,6 +292,42 @@ def frame(seed: int, height: int = 24, width: int = 40) -> np.ndarray:
     return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def picture(seed: int, **size: int) -> Image.Image:
-    """The same as an image."""
-    return Image.fromarray(frame(seed, **size))
+SYSTEM = "Play ab."
+FRAMES = {str(i): frame(i) for i in range(3)} | {"wide": frame(9, 16, 60)}
+
+
+def shown(*names: str) -> Observation:
+    """Text around an image each."""
+    text = "".join(f"See\n{IMAGE_PLACEHOLDER}\n\nab {name}." for name in names)
+    return {"text": text or "Go.", "images": tuple(FRAMES[name] for name in names)}
+
+
+def conversation(processor: Any, name: str, answers: list[str], *frames: str) -> TokenRow:
+    """A row with a frame a turn, as far as there are frames; the answers count as sampled."""
+    renderer, row = ChatRenderer(processor), Conversation(name)
+    row.extend(renderer.initial(SYSTEM, shown(*frames[:1])).ids, 0)
+    for turn, answer in enumerate(answers):
+        ids = [*processor.tokenizer.encode(answer, add_special_tokens=False), processor.eos_id]
+        row.extend(ids, turn, [0.0] * len(ids))
+        if turn + 1 < len(frames):
+            row.extend(renderer.following(shown(frames[turn + 1])).ids, turn + 1)
+    row.digests = list(frames)
+    return row.row()
+
+
+def plain_inputs(processor: Any, ids: Any, frames: list[str]) -> dict[str, torch.Tensor]:
+    """Inputs of `transformers`, every image read anew by the family's image processor."""
+    ids = torch.tensor([list(map(int, ids))])
+    if not frames:
+        return {"input_ids": ids}
+    read = [
+        processor.family.read(processor.image_processor, Image.fromarray(FRAMES[name]))
+        for name in frames
+    ]
+    pixels = torch.from_numpy(np.concatenate([one.pixels for one in read]))
+    inputs = processor.family.inputs(pixels, [one.grid for one in read])
+    if processor.family.bidirectional:
+        inputs["token_type_ids"] = (ids == processor.image_token_id).int()
+    if processor.uses_mrope:
+        inputs["mm_token_type_ids"] = (ids == processor.image_token_id).int()
+    return {"input_ids": ids, **inputs}

@@ -4,28 +4,37 @@ import asyncio
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from image_families import IMAGE_FAMILIES, frame, write_family
+from image_families import (
+    FRAMES,
+    IMAGE_FAMILIES,
+    SYSTEM,
+    conversation,
+    plain_inputs,
+    shown,
+    write_family,
+)
 from PIL import Image
 
 from vagen.config.schema import LoraConfig
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.packing import pack
+from vagen.engines.local.packing import pack, stretch_of
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import add_adapters
-from vagen.models.processor import load_processor
-from vagen.rollout.conversation import ChatRenderer, Conversation
+from vagen.models.processor import ImageIds, load_processor
+from vagen.models.vision import freeze_tower
+from vagen.plan.shape import read_shape
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Sampling, TokenRow
 
 CPU = torch.device("cpu")
-SYSTEM = "Play ab."
-FRAMES = {str(i): frame(i) for i in range(3)} | {"wide": frame(9, 16, 60)}
 
 
 @pytest.fixture(scope="module", params=IMAGE_FAMILIES)
@@ -45,41 +54,6 @@ def plain(directory) -> Any:
 
     model = AutoModelForImageTextToText.from_pretrained(directory, attn_implementation="sdpa")
     return model.eval()
-
-
-def shown(*names: str) -> Observation:
-    """Text around an image each."""
-    text = "".join(f"See\n{IMAGE_PLACEHOLDER}\n\nab {name}." for name in names)
-    return {"text": text, "images": tuple(FRAMES[name] for name in names)}
-
-
-def conversation(processor: Any, name: str, answers: list[str], *frames: str) -> TokenRow:
-    """A row with a frame a turn; the answers count as sampled."""
-    renderer, row = ChatRenderer(processor), Conversation(name)
-    row.extend(renderer.initial(SYSTEM, shown(frames[0])).ids, 0)
-    for turn, answer in enumerate(answers):
-        ids = [*processor.tokenizer.encode(answer, add_special_tokens=False), processor.eos_id]
-        row.extend(ids, turn, [0.0] * len(ids))
-        if turn + 1 < len(frames):
-            row.extend(renderer.following(shown(frames[turn + 1])).ids, turn + 1)
-    row.digests = list(frames)
-    return row.row()
-
-
-def plain_inputs(processor: Any, ids: Any, frames: list[str]) -> dict[str, torch.Tensor]:
-    """Inputs of `transformers`, every image read anew by the family's image processor."""
-    ids = torch.tensor([list(map(int, ids))])
-    read = [
-        processor.family.read(processor.image_processor, Image.fromarray(FRAMES[name]))
-        for name in frames
-    ]
-    pixels = torch.from_numpy(np.concatenate([one.pixels for one in read]))
-    inputs = processor.family.inputs(pixels, [one.grid for one in read])
-    if processor.family.bidirectional:
-        inputs["token_type_ids"] = (ids == processor.image_token_id).int()
-    if processor.uses_mrope:
-        inputs["mm_token_type_ids"] = (ids == processor.image_token_id).int()
-    return {"input_ids": ids, **inputs}
 
 
 def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> tuple[list[torch.Tensor], int]:
@@ -226,6 +200,12 @@ def test_greedy_answers_are_those_of_generate(ours, plain):
             )
             assert out.ids == expected[0, len(ids) :].tolist()
             ids += out.ids
+            with torch.no_grad():
+                logits = plain(**plain_inputs(processor, ids, frames[: turn + 1])).logits[0]
+            logits[:, processor.banned_ids] = -torch.inf
+            logprobs = logits.log_softmax(-1)[-len(out.ids) - 1 : -1]
+            drawn = logprobs.gather(1, torch.tensor(out.ids)[:, None])[:, 0]
+            np.testing.assert_allclose(out.logprobs, drawn.numpy(), atol=1e-4)
 
     async def both() -> None:
         await asyncio.gather(play("a", ["0", "1"]), play("b", ["wide", "2"]))
@@ -273,3 +253,62 @@ def test_the_template_of_a_processors_own_file_goes_first(directory, tmp_path):
     (copied / "chat_template.json").write_text(json.dumps({"chat_template": template}))
     (copied / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     assert load_processor(copied).tokenizer.chat_template == template
+
+
+def test_where_images_begin_in_rows_of_several_runs():
+    """An image of two tiles, one of one, text of the same tokens cut off."""
+    ids = np.array([1, 8, 8, 2, 8, 8, 1, 5, 2, 8, 8, 1, 1, 8, 8, 2, 8, 8], np.int32)
+    found = ImageIds(patch=8, last=2)
+    assert np.flatnonzero(found.begins(ids)).tolist() == [1, 9, 13]
+    assert found.numbered(ids).tolist() == [0, 1, 1, 0, 1, 1, 0, 0, 0, 2, 2, 0, 0, 3, 3, 0, 3, 3]
+    assert np.flatnonzero(ImageIds(patch=8).begins(ids)).tolist() == [1, 4, 9, 13, 16]
+    assert (found.counts(ids), ImageIds().counts(ids)) == ([4, 2, 4], [])
+
+
+def test_adjacent_images_are_read_as_separate_ones(ours, plain):
+    """Some templates write nothing between them."""
+    both: Observation = {"text": IMAGE_PLACEHOLDER * 2, "images": (FRAMES["0"], FRAMES["wide"])}
+    ids = ChatRenderer(ours.processor).initial(SYSTEM, both).ids
+    row = replace(
+        conversation(ours.processor, "a", ["ab"], "0"),
+        input_ids=np.asarray(ids, np.int32),
+        loss_mask=np.arange(len(ids)) == len(ids) - 1,
+        images=["0", "wide"],
+    )
+    other = replace(row, images=["1", "wide"])
+    with torch.no_grad():
+        found = packed_logits(ours, [row, row, other])[0]
+        for logits, frames in zip(found, (row.images, row.images, other.images), strict=True):
+            expected = plain(**plain_inputs(ours.processor, ids, frames)).logits[0]
+            torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+def test_a_row_is_never_cut_inside_an_image_of_several_tiles(ours):
+    row = conversation(ours.processor, "a", ["ab", "no"], "0", "1")
+    patches = np.flatnonzero(ours.processor.image_ids.are_patches(row.input_ids))
+    behind = int(np.flatnonzero(ours.processor.image_ids.begins(row.input_ids))[1])
+    first = patches[patches < behind]
+    for place in (int(first[0]), int(first[-1]), int(patches[-1])):
+        asked = np.arange(len(row.input_ids)) == place
+        cut = stretch_of(row, lambda _, asked=asked: asked, ours.processor.image_ids)
+        frames = 1 if place < behind else 2
+        assert len(cut.images) == frames
+        assert len(cut.ids) == (first[-1] if frames == 1 else patches[-1]) + 1
+
+
+def test_a_plan_knows_the_sizes_of_the_network_and_its_tower(directory, ours):
+    shape = read_shape(str(directory))
+    parameters = dict(ours.model.named_parameters())
+    assert shape.parameters == sum(p.numel() for p in parameters.values())
+    tower = [p for n, p in parameters.items() if "visi" in n or "visual" in n]
+    assert shape.vision_parameters >= sum(p.numel() for p in tower) > 0
+    assert (shape.vision_layers, shape.vision_hidden) == (2, 32)
+
+
+def test_a_frozen_tower_leaves_the_decoder_to_learn(ours):
+    model = copy.deepcopy(ours)
+    freeze_tower(model.model)
+    learning = {n for n, p in model.model.named_parameters() if p.requires_grad}
+    assert learning and not any("vis" in n or "projector" in n for n in learning)
+    rows = [conversation(model.processor, "a", ["ab"], "0")]
+    packed_logits(model, rows)[0][0].sum().backward()

@@ -5,13 +5,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from vagen.models import ModelError
+from vagen.models.attention import segments_of
 from vagen.models.loading import load_model, value_model_from
 
 
@@ -146,27 +149,18 @@ def test_a_family_that_reads_images_otherwise(copied):
 @pytest.mark.parametrize(
     ("name", "options", "kind"),
     [
-        ("MistralConfig", {}, r"sliding_attention \(sliding_window = 4096\)"),
-        ("Gemma3TextConfig", {}, r"sliding_attention \(sliding_window = 4096\)"),
-        ("Qwen2Config", {"use_sliding_window": True, "max_window_layers": 2}, "sliding_attention"),
-        ("Qwen3NextConfig", {}, "linear_attention; only full attention is supported"),
+        ("Llama4TextConfig", {}, "chunked_attention"),
+        ("Gemma3TextConfig", {"use_bidirectional_attention": True}, "attention to later tokens"),
+        ("Qwen3_5Config", {}, r"linear_attention; only .* as Qwen3-VL"),
+        ("Qwen3NextConfig", {}, "linear_attention; only full and sliding attention are supported"),
     ],
 )
-def test_attention_that_does_not_see_everything(copied, name, options, kind):
+def test_attention_of_another_kind(copied, name, options, kind):
     """Before any weights are read: packed rows and the cache would compute something else."""
     import transformers
 
     getattr(transformers, name)(**options).save_pretrained(copied)
     assert re.search(kind, refused(copied))
-
-
-def test_a_window_that_is_switched_off_is_no_reason(copied):
-    from transformers import Qwen2Config
-
-    from vagen.models.processor import load_processor
-
-    Qwen2Config(sliding_window=4096, use_sliding_window=False).save_pretrained(copied)
-    assert load_processor(copied).family.model_type == "qwen2"
 
 
 def test_a_model_of_another_build(copied):
@@ -176,6 +170,95 @@ def test_a_model_of_another_build(copied):
     config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=640, n_positions=32)
     GPT2LMHeadModel(config).save_pretrained(copied)
     assert "GPT2LMHeadModel lacks the parts" in refused(copied)
+
+
+SMALL = {
+    "vocab_size": 640,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def small(text_model, tmp_path) -> Callable[..., Path]:
+    """Writes a text model of any architecture, with the tokenizer of `tiny:text`."""
+    import transformers
+
+    def write(name: str, **options: Any) -> Path:
+        torch.manual_seed(2)
+        kind = {"Gemma3": "Gemma3Text"}.get(name, name)
+        config = getattr(transformers, f"{kind}Config")(**SMALL | options)
+        model = getattr(transformers, f"{name}ForCausalLM")(config)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=2 * parameter[0].numel() ** -0.5)
+        model.save_pretrained(tmp_path / name)
+        text_model.processor.tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Llama", {}),
+        ("Qwen2", {}),
+        ("SmolLM3", {"no_rope_layers": [1, 0]}),
+        ("Mistral", {"sliding_window": 6}),
+        ("Qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+        ("Gemma3", {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("Granite", {"logits_scaling": 8.0}),
+        ("Cohere", {"logit_scale": 0.25}),
+        ("Gemma2", {"final_logit_softcapping": 2.0, "attn_logit_softcapping": None}),
+    ],
+)
+def test_logits_are_those_of_the_models_own_forward_pass(small, name, options):
+    import transformers
+
+    path = small(name, **options)
+    model = load_model(path)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    ids = torch.arange(20)[None] + 300
+    with torch.no_grad():
+        hidden = model.hidden(input_ids=ids, segments=segments_of([20], torch.device("cpu")))
+        expected = plain.eval()(ids).logits
+    allowed = torch.ones(640, dtype=torch.bool)
+    allowed[model.processor.banned_ids] = False
+    found = model.logits(hidden)[..., allowed]
+    torch.testing.assert_close(found, expected[..., allowed], atol=1e-4, rtol=0)
+
+
+def test_capped_attention_is_refused(small):
+    assert re.search(r"caps attention scores \(softcap\)", refused(small("Gemma2")))
+
+
+def test_a_forward_pass_that_does_more_is_refused(small, monkeypatch):
+    """As of a model whose class is not known here: of its logits, and of its rows in one line."""
+    from transformers import Qwen3ForCausalLM, Qwen3Model
+
+    path = small("Qwen3")
+    load_model(path)
+    whole, backbone = Qwen3ForCausalLM.forward, Qwen3Model.forward
+
+    def squared(self, *args, **kwargs):
+        output = whole(self, *args, **kwargs)
+        output.logits = output.logits.square()
+        return output
+
+    def dropping(self, *args, segments=None, **kwargs):
+        return backbone(self, *args, **kwargs)
+
+    for cls, forward in ((Qwen3ForCausalLM, squared), (Qwen3Model, dropping)):
+        with monkeypatch.context() as patched:
+            patched.setattr(cls, "forward", forward)
+            assert "rows laid end to end give other logits than Qwen3ForCausalLM" in refused(path)
 
 
 def test_a_model_that_is_no_language_model(copied):

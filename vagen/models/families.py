@@ -1,8 +1,8 @@
 """How families of vision-language models read images: a class each.
 
-To add a family, write a class here and name it in `FAMILIES`; `tests/vl_families.py` builds it at a
-tiny size, and the tests that run over its `FAMILIES` hold it to the model's own processor and
-forward pass.
+To add a family, write a class here, name it in `FAMILIES`, and describe its tiny model in
+`tests/image_families.py`: `tests/models/test_families.py` then holds it to the family's own
+processor and forward pass.
 """
 
 import math
@@ -52,7 +52,6 @@ class Family:
     patch_grids = False
     """Whether images of any size are one grid of patches, with rotary positions of three axes
     (M-RoPE); otherwise they are scaled to tiles of one size, and positions are a line."""
-
     bidirectional = False
     """Whether the tokens of an image attend to each other in both directions."""
 
@@ -292,7 +291,7 @@ def family_of(config: Any, path: str | Path = "") -> Family:
     """The family of a model's configuration.
 
     Args:
-        config: As `transformers` reads it.
+        config: Configuration of `transformers`.
         path: Source of the model, for error messages.
 
     Raises:

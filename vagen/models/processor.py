@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from PIL import Image
 
 from vagen.models import ModelError, first_line
 from vagen.models.families import Family, Grid, Reading, family_of
-from vagen.models.sources import directory_of
+from vagen.models.sources import directory_of, end_of_turn
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +84,10 @@ class ImageIds:
             ends = ids[runs - 1] == self.last
             begins[runs[1:][~ends[:-1]]] = False  # a further tile of the image before
         return begins
+
+    def counts(self, ids: NDArray[np.int32]) -> list[int]:
+        """Image tokens of each image; those of adjacent images without a separator are together."""
+        return np.bincount(self.numbered(ids))[1:].tolist()
 
     def numbered(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """The number of the image of each of `ids`, from 1; 0 for text."""
@@ -329,6 +334,9 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{path}: the tokenizer has no end-of-turn token (eos_token)")
+    with suppress(TemplateError):  # `header_ids_of` says what it cannot render
+        if (end := end_of_turn(tokenizer)) not in (None, tokenizer.eos_token):
+            tokenizer.eos_token = end
     return tokenizer
 
 

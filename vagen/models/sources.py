@@ -160,7 +160,7 @@ def _convert(file: Path, folder: Path) -> None:
         ) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"{file} could not be converted ({first_line(error)})") from error
-    if (end := _end_of_turn(tokenizer)) is not None:
+    if (end := end_of_turn(tokenizer)) is not None:
         tokenizer.eos_token = end
         for config in (model.config, model.generation_config):
             config.eos_token_id = tokenizer.eos_token_id
@@ -169,16 +169,16 @@ def _convert(file: Path, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _end_of_turn(tokenizer: Any) -> str | None:
+def end_of_turn(tokenizer: Any) -> str | None:
     """The special token that the chat template writes after an answer; None if it writes none.
 
-    A GGUF file may name another one.
+    A GGUF file may name another one as `eos_token`, and so do Gemma 3 and base models.
     """
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": ANSWER}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
-    after = text.rpartition(ANSWER)[2].lstrip()
+    _, found, after = tokenizer.apply_chat_template(messages, tokenize=False).rpartition(ANSWER)
+    after = after.lstrip() if found else ""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
     return next(
         (token for token in sorted(added, key=len) if token and after.startswith(token)), None

@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -309,10 +309,9 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
                     height, width, _ = decode_png(batch.images[digest]).shape
                     lengths[digest] = processor.shape_of((width, height)).tokens
             expected = [lengths[digest] for digest in row.images]
-            is_patch = processor.image_ids.are_patches(row.input_ids)
-            begins = processor.image_ids.begins(row.input_ids)
-            found = np.bincount(begins.cumsum()[is_patch])[1:].tolist()
-            if found != expected:
+            found = processor.image_ids.counts(row.input_ids)
+            ends = {0, *accumulate(expected)}
+            if sum(found) != sum(expected) or not ends.issuperset(accumulate(found)):
                 saved = folder.with_name(f"{folder.name}-refused")
                 shown = {digest: batch.images[digest] for digest in set(row.images)}
                 replace(batch, trajectories=[trajectory], images=shown).save(saved, replace=True)

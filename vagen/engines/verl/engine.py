@@ -64,7 +64,8 @@ class VerlEngine(Engine):
         self._on_close = on_close
         self.processes = EngineProcesses(groups.processes())
         self._rows = SharedRows(self.processor, self.action_mask)
-        if self.processor.has_vision and config.actor_rollout_ref.model.freeze_vision_tower:
+        frozen = config.actor_rollout_ref.model.freeze_vision_tower
+        if frozen and self.processor.family.patch_grids:
             self._rows.encode = self._encode
         self._early = PrecomputedOutputs(config, self._compute, groups.policy.world_size)
         self._thread = ThreadPoolExecutor(1)

@@ -9,9 +9,16 @@ from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.engines.verl.env_vars import configure
 from vagen.engines.verl.mapping import ROLLOUTS, gpus, is_cpu, ranks
-from vagen.models.processor import load_processor
+from vagen.models.families import family_of
+from vagen.models.processor import load_config, load_processor
 from vagen.service import environments_of
 
+NOT_COMPUTED = {
+    **dict.fromkeys(("glm4v", "glm46v"), "verl's own forward pass was not compared with ours"),
+    "gemma3": "its images attend in both directions",
+    "llava_onevision": "verl shards the embedding of its vision tower twice",
+}
+"""Families that this engine cannot train, and why."""
 EARLIER_ENGINE_SECONDS = 60.0
 """Seconds that the processes of an earlier engine may take to end."""
 
@@ -37,6 +44,7 @@ def start(
     Raises:
         ConfigError: verl cannot run this combination, or is not installed.
     """
+    check_family(infra, model_path)
     cpu = is_cpu(infra)
     variables = configure(cpu=cpu)
     import ray
@@ -66,6 +74,28 @@ def start(
         environments=infra.environments,
         on_close=ray.shutdown if connected_here else lambda: None,
     )
+
+
+def check_family(infra: InfraConfig, model_path: str | Path) -> None:
+    """Rejects models that verl's networks or servers would compute otherwise.
+
+    Raises:
+        ConfigError: Such a model; the message says what can train it.
+    """
+    config = load_config(model_path)
+    family = family_of(config, model_path)
+    reason = NOT_COMPUTED.get(family.model_type)
+    if getattr(config.get_text_config(), "final_logit_softcapping", None):
+        reason = "capped logits would let banned tokens through"
+    if reason is not None:
+        raise ConfigError(
+            f"infra.engine: verl cannot train {family.model_type} ({reason}); set it to local"
+        )
+    if family.reader and not family.patch_grids and infra.verl.rollout == "vllm":
+        raise ConfigError(
+            f"infra.verl.rollout: with verl, vLLM reads the images of Qwen-VL alone, not those of "
+            f"{family.model_type}; set it to torch, or infra.engine to local"
+        )
 
 
 def largest_frame(

@@ -51,7 +51,13 @@ from vagen.engines.verl.rows import ACTIONS, ROWS, prepare_micro_batches, rows_o
 from vagen.envs.images import decode_png
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
-from vagen.models.vision import freeze_tower, prepare_vision, tower_inputs
+from vagen.models.vision import (
+    SHARED,
+    freeze_tower,
+    image_inputs,
+    prepare_vision,
+    tower_inputs,
+)
 
 FRAMES_AT_ONCE = 32
 """Batch size of a frozen vision tower."""
@@ -222,18 +228,24 @@ class Learner:
             given = torch.from_numpy(np.concatenate(features)).view(dtype)
         return {"pixel_values": given.to(next(self.module.parameters()).device)}
 
-    def _pixels(self, frames: Sequence[bytes]) -> dict[str, Tensor]:
-        """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
+    def _pixels(self, frames: Sequence[bytes]) -> dict[str, Any]:
+        """Inputs of the network for a micro batch's frames, in the order of its image blocks.
+
+        Every rank has to call the vision tower. verl does so for grids of patches; for tiles a
+        blank image is encoded whose features are used nowhere.
+        """
+        device = next(self.module.parameters()).device
         shown = [self.processor.process_image(Image.fromarray(decode_png(png))) for png in frames]
+        if not self.processor.family.patch_grids:
+            blank = [] if shown else [self.processor.process_image(Image.new("RGB", (1, 1)))]
+            inputs = image_inputs(shown or blank, self.processor, device, torch.float32)
+            if blank:
+                inputs[SHARED] = inputs[SHARED][:0]
+            return inputs
         if not shown:
             return {}
-        device = next(self.module.parameters()).device
-        return {
-            "pixel_values": torch.from_numpy(np.concatenate([i.pixel_values for i in shown])).to(
-                device
-            ),
-            "image_grid_thw": torch.tensor([image.grid for image in shown], device=device),
-        }
+        pixels = torch.from_numpy(np.concatenate([image.pixel_values for image in shown]))
+        return self.processor.family.inputs(pixels.to(device), [image.grid for image in shown])
 
 
 def _features(tower: Any, inputs: Any, output: Any) -> Any:
