@@ -73,13 +73,18 @@ ARMS = {
 class Renderer:
     """Words as tokens, a mark before each observation."""
 
-    def initial(self, system_prompt: str, observation: Observation) -> Rendered:
+    thoughts = None
+
+    def initial(self, system_prompt: str, observation: Observation, *, thought: bool) -> Rendered:
         """Ids of a row's beginning."""
         return Rendered([WORDS["begin"], *_ids(observation)], [])
 
-    def following(self, observation: Observation) -> Rendered:
+    def following(self, observation: Observation, *, thought: bool = True) -> Rendered:
         """Ids of an observation after an answer."""
         return Rendered([WORDS["next"], *_ids(observation)], [])
+
+    def rest(self, ids: Sequence[int]) -> None:
+        """None: an answer stays whole."""
 
 
 def _ids(observation: Observation) -> list[int]:

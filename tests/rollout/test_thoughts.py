@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scripted_episodes import LIMITS, environment, runner_for, spec
 from thinking_templates import DROPS, QWEN3_THINKING, REST, TEMPLATES, template, with_template
 
+from vagen.models.families import Family
 from vagen.models.processor import Processor
 from vagen.models.tiny import CHAT_TEMPLATE, build_tokenizer
 from vagen.rollout.batch_tables import check_consistency, decode, encode
@@ -28,7 +30,7 @@ CORPUS = ["You are on a frozen lake.", "<answer>Left</answer>", "target is below
 
 def make_processor(*tags: str) -> Any:
     tokenizer = build_tokenizer(CORPUS, tags=tags, vocab_size=400)
-    return Processor(tokenizer, None, "qwen3", None)
+    return Processor(tokenizer, None, Family(SimpleNamespace(model_type="qwen3")))
 
 
 ONE_TOKEN = make_processor("<think>", "</think>")

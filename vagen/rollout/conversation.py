@@ -97,7 +97,8 @@ class ChatRenderer:
         self._eos = self.tokenizer.decode([processor.eos_id])
         self._stubs = [{"role": "user", "content": "."}, {"role": "assistant", "content": ANSWER}]
         self._in_parts = False
-        self._in_parts = ANSWER not in self._template(self._stubs, generate=False)
+        asked = [{"role": "user", "content": ANSWER}]
+        self._in_parts = ANSWER not in self._template(asked, generate=False)
         """Whether the template reads the text of lists of parts alone, not of strings."""
         opening, closed, _ = self._template(
             [*self._stubs, {"role": "user", "content": "."}], generate=False
@@ -203,10 +204,12 @@ class ChatRenderer:
                 messages.append({"role": "assistant", "content": f"{opening}{response}"})
                 parts += answer if rest is None else rest
         whole = self._tokenize(self._template(messages, generate=True), frames)
+        if parts == whole:
+            return
         shown = [self.tokenizer.decode(ids) for ids in (parts, whole)]
         # What is left of white space may make other tokens with the header before it.
         spaced = any(space in response for space in SPACES)
-        if parts != whole and not (spaced and shown[0] == shown[1]):
+        if not (spaced and shown[0] == shown[1]):
             raise RenderError(
                 "the conversation rendered turn by turn differs from the whole rendered at once: "
                 f"{shown[0]!r} is not {shown[1]!r}{self._reasoning()}"
