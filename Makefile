@@ -43,7 +43,7 @@ GPU_PYTHON ?= $(BIN)/python
 	check test test-cluster test-foreign test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
-	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
+	bench-judge-hacking bench-learning bench-method bench-pretrained bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu pack-gpu clean
 
 help: ## Show this list
@@ -259,6 +259,9 @@ bench-eval: $(READY) ## Measure evaluations: all environments, 64 in flight, 20 
 bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service
 	$(BIN)/python benchmarks/env_service.py
 	$(BIN)/python benchmarks/service_soak.py $(ARGS)
+
+bench-pretrained: $(READY) ## Measure a pretrained model's answers against generate of transformers
+	$(BIN)/python benchmarks/pretrained.py $(ARGS)
 
 bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 	$(BIN)/python benchmarks/rollout.py $(ARGS)

@@ -246,7 +246,11 @@ def test_tags_that_are_a_token_of_their_own_are_warned_of(model: Path, tmp_path:
     from vagen.models.tiny import build_tokenizer
 
     words = ["The box is left of you. <thinking><observation><answer>Left</answer>"] * 50
-    build_tokenizer(words, tags=["<think>", "</think>"]).save_pretrained(model)
+    tokenizer = build_tokenizer(words, tags=["<think>", "</think>"])
+    tokenizer.save_pretrained(model)
+    config = json.loads((model / "config.json").read_text())
+    config["image_token_id"] = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    (model / "config.json").write_text(json.dumps(config))
     path = f"actor_rollout_ref.model.path={model}"
     findings = {f.subject: f for f in doctor_model.model(experiment_of(tmp_path, path))}
     assert findings["tags"].verdict is CheckOutcome.WARNING

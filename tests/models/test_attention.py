@@ -369,7 +369,7 @@ def test_equal_beginnings_are_read_once():
         values[:1, :, :prefix],
     )
     query = torch.randn(batch, 2 * heads, 1, size)
-    mask = cache(3, reach).mask(torch.tensor([8, 5, 6]), 1, reach)
+    mask = cache(3, reach).masks(torch.tensor([8, 5, 6]), 1, reach)["attention_mask"]
 
     def attended(prefix: int) -> torch.Tensor:
         module = torch.nn.Module()
@@ -402,7 +402,7 @@ def test_cached_attention_adds_up_in_float32():
     keys, values = torch.randn(2, batch, heads, reach, size, dtype=torch.float64)
     keys[:, :, :prefix], values[:, :, :prefix] = keys[:1, :, :prefix], values[:1, :, :prefix]
     query = 3 * torch.randn(batch, 2 * heads, 1, size, dtype=torch.float64)
-    mask = cache(3, reach).mask(torch.tensor([39, 30, 25]), 1, reach)
+    mask = cache(3, reach).masks(torch.tensor([39, 30, 25]), 1, reach)["attention_mask"]
 
     def attended(dtype: torch.dtype) -> torch.Tensor:
         q, k, v = (part.to(torch.bfloat16).to(dtype) for part in (query, keys, values))

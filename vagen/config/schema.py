@@ -294,11 +294,9 @@ class WarmStartConfig(Section):
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3
-    """Peak of the cosine learning-rate schedule. The default is for random weights; pretrained ones
-    want a tenth of it."""
+    """Peak of the cosine learning-rate schedule; pretrained weights want a tenth of the default."""
     optimizer: Annotated[Literal["muon", "adamw"] | None, DIGEST_EXEMPT] = None
-    """`muon` for inner matrices, which learns random weights in half the steps, or `adamw`; null:
-    `muon` for models built in code, else `adamw`."""
+    """`muon` (inner matrices) or `adamw`; null: `muon` for models built in code, else `adamw`."""
     random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
     """Share of expert turns with a random action and a true description of its effect, so that
     reinforcement learning teaches what to do."""

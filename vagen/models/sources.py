@@ -187,9 +187,12 @@ def end_of_turn(tokenizer: Any) -> str | None:
 
 @lru_cache(maxsize=8)
 def _with_tower(text: str) -> str:
-    from vagen.models.processor import load_config
+    from transformers import AutoConfig
 
-    config = load_config(text)
+    try:
+        config = AutoConfig.from_pretrained(text)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{SMOLVLM}{text}: {first_line(error)}") from error
     if config.model_type != "llama":
         raise ModelError(
             f"{SMOLVLM}{text}: SmolVLM's text model is a llama, not {config.model_type}"
