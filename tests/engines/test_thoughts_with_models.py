@@ -84,8 +84,9 @@ def test_the_trainer_agrees_in_every_row(
         assert np.abs(logprobs - row.rollout_logprobs)[places].max(initial=0) <= 1e-4
         shown = [decode_png(images[digest]) for digest in row.images]
         processor = engine.processor
-        lengths = [processor.image_length(processor.image_grid(f.shape[1::-1])) for f in shown]
-        assert (row.input_ids == processor.image_token_id).sum() == sum(lengths)
+        texts = "".join(processor.image_text(f.shape[1::-1]) for f in shown)
+        patches = texts.count(processor.placeholder)
+        assert (row.input_ids == processor.image_token_id).sum() == patches
     turns = [turn for t in trajectories for turn in t.turns]
     sampled = [np.unique(r.turn_index[r.loss_mask]).tolist() for r in rows_of(trajectories)]
     assert sum(map(len, sampled)) == len(turns), "every turn is sampled in one row"

@@ -92,6 +92,7 @@ def test_smolvlm_sees_plays_learns_and_is_saved(llama, make_run, tmp_path, monke
     small = ["data.train_batch_size=2", "warm_start.steps=3", "warm_start.batch_size=2"]
     small += ["trainer.total_training_steps=1", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
     small += ["data.max_prompt_length=512", "data.max_trajectory_length=1024"]
+    small += ["trainer.format_probe=0"]
     run = make_run(*small, model=source)
     train(run)
     towers = []
