@@ -44,6 +44,15 @@ GEMMA = """\
 {%- endif -%}{%- endfor -%}{%- endif -%}<end_of_turn>
 {% endfor -%}{%- if add_generation_prompt -%}<start_of_turn>model
 {% endif -%}"""
+DECODER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+"""Sizes of a tiny decoder."""
 TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 
 
@@ -260,12 +269,7 @@ def write_family(name: str, directory: Path) -> Path:
     tokenizer = family_tokenizer(family)
     text = {
         "vocab_size": len(tokenizer) + 3,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
+        **DECODER,
         "max_position_embeddings": 2048,
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,

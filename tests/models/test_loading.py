@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from image_families import DECODER
 from safetensors.torch import load_file, save_file
 
 from vagen.models import ModelError
@@ -174,12 +175,7 @@ def test_a_model_of_another_build(copied):
 
 SMALL = {
     "vocab_size": 640,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
+    **DECODER,
     "pad_token_id": None,
     "tie_word_embeddings": False,
 }

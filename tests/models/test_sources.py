@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from image_families import ImageFamily, family_tokenizer
+from image_families import DECODER, ImageFamily, family_tokenizer
 from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from vagen.engines.local.generation import LocalPolicy
@@ -69,16 +69,13 @@ def llama(tmp_path) -> Path:
     tokenizer = family_tokenizer(
         ImageFamily(["<|im_start|>", "<|im_end|>"], template=TURNS, config=None, reader={})
     )
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         tie_word_embeddings=True,
-        **sizes,
-        **heads,
+        **DECODER,
     )
     for part in (tokenizer, LlamaForCausalLM(config)):
         part.save_pretrained(tmp_path / "llama")
