@@ -197,7 +197,10 @@ def _with_tower(text: str) -> str:
         raise ModelError(
             f"{SMOLVLM}{text}: SmolVLM's text model is a llama, not {config.model_type}"
         )
-    made = hashlib.sha256(f"{text} {TOWER} {MERGED} {SMOLVLM_CONTENT}".encode()).hexdigest()
+    stats = [(file.name, file.stat()) for file in sorted(Path(text).glob("*"))]
+    files = [(name, found.st_size, found.st_mtime_ns) for name, found in stats]
+    key = f"{text} {files} {TOWER} {MERGED} {SMOLVLM_CONTENT}"
+    made = hashlib.sha256(key.encode()).hexdigest()
     return _cached(f"smolvlm-{made[:16]}", lambda folder: _add_tower(text, config, folder))
 
 
