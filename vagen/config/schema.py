@@ -105,6 +105,10 @@ class OptimConfig(Section):
     """Final learning rate of `cosine`, as a share of `lr`."""
 
 
+ALL_LINEAR = "all-linear"
+"""In `target_modules`: every linear layer but the output layer."""
+
+
 class LoraConfig(Section):
     """Low-rank adapters (peft) instead of training all weights.
 
@@ -116,7 +120,7 @@ class LoraConfig(Section):
     model without adapters."""
     lora_alpha: PositiveInt = 16
     """The adapter's output is scaled by this over the rank."""
-    target_modules: str | tuple[str, ...] = "all-linear"
+    target_modules: str | tuple[str, ...] = ALL_LINEAR
     """Linear layers with an adapter: names (`q_proj`; `layers.2?.*_proj` for blocks 20 to 29), or
     `all-linear` (all except the output layer, vision tower included)."""
 

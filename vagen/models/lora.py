@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vagen.config.schema import LoraConfig
+from vagen.config.schema import ALL_LINEAR, LoraConfig
 from vagen.models import ModelError
 
-ALL_LINEAR = "all-linear"
 ADAPTER = "default"
 """Name of the adapter in `peft`, and thus in parameter names."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from vagen.config import ConfigError
 from vagen.config.infra import InfraConfig, dotted
 from vagen.config.schema import (
+    ALL_LINEAR,
     ExperimentConfig,
     LoraConfig,
     OptimConfig,
@@ -22,7 +23,6 @@ from vagen.config.schema import (
 from vagen.engines.verl.env_vars import SETUP_HOOK
 from vagen.experiment.checks import has_critic
 from vagen.experiment.checks_infra import check_verl
-from vagen.models.lora import ALL_LINEAR
 
 TORCH_ROLLOUT = "vagen_torch"
 """verl's name for our rollout server (`torch_server.py`)."""
