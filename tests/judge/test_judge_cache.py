@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import unicodedata
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,16 @@ def test_the_first_answer_stays(tmp_path: Path) -> None:
     assert cache.get("key") == {"verdict": "YES"}
     assert cache.get("other") is None
     cache.close()
+
+
+def test_a_new_answer_takes_the_place_of_an_unreadable_one(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path)
+    cache.put("a", 1)
+    with closing(sqlite3.connect(cache.path)) as file, file:
+        file.execute("UPDATE answers SET value = '{'")
+    assert cache.get("a") is None
+    cache.put("a", 2)
+    assert cache.get("a") == 2
 
 
 def test_the_oldest_answers_go_when_it_is_full(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class AnswerCache:
         try:
             return json.loads(found[0])
         except json.JSONDecodeError:
+            self.drop(key)  # so that a new answer takes its place
             return None
 
     def put(self, key: str, value: Any) -> None:

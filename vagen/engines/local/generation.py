@@ -29,11 +29,8 @@ from vagen.rollout.types import Generation, Sampling
 
 PREFILL_SHARE = 0.25
 """Prefill starts once this share of live conversations waits, or if none is answering."""
-
 MIN_SHARED = 0.1
 """A common prefix is attended to at once if it is at least this share of the longest context."""
-
-
 CAPACITY = 8
 """Maximum number of cached prefixes."""
 
@@ -324,12 +321,19 @@ class LocalPolicy:
 
     def _recorded_step(self, ids: Tensor, positions: Tensor, start: Tensor, reach: int) -> Tensor:
         self.cache.focus(0, len(ids), start, 1, reach)
+        return self._hidden(ids, positions, self.cache.masks(start, 1, reach))
+
+    def _hidden(
+        self, ids: Tensor, positions: Tensor, masks: dict[str, Any], **inputs: Any
+    ) -> Tensor:
+        """Hidden states of `ids` [A, n] at rotary positions [3, A, n], in the cache's focus."""
         return self.language_model.hidden(
             input_ids=ids,
             position_ids=positions if self.processor.uses_mrope else positions[0],
-            **self.cache.masks(start, 1, reach),
             past_key_values=self.cache,
             use_cache=True,
+            **masks,
+            **inputs,
         )
 
     def _forward(
@@ -357,14 +361,10 @@ class LocalPolicy:
         if images and self.processor.family.bidirectional:
             numbers = [self.processor.image_ids.numbered(row) for row in ids.numpy()]
             blocks = torch.from_numpy(np.stack(numbers)).to(self.device)
-        return self.language_model.hidden(
-            input_ids=ids.to(self.device),
-            position_ids=positions.to(self.device)
-            if self.processor.uses_mrope
-            else positions[0].to(self.device),
-            **self.cache.masks(start, new, reach, blocks),
-            past_key_values=self.cache,
-            use_cache=True,
+        return self._hidden(
+            ids.to(self.device),
+            positions.to(self.device),
+            self.cache.masks(start, new, reach, blocks),
             prefix=prefix if prefix >= MIN_SHARED * reach else 0,
             **image_inputs(images, self.processor, self.device, self.language_model.model.dtype),
         )
