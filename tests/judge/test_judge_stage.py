@@ -27,7 +27,7 @@ from vagen.rollout.types import SectionScores, Status, TurnRewards
 from vagen.run import layout
 from vagen.run.layout import JUDGE_ANSWERS
 from vagen.run.run import Run
-from vagen.stages import judge, judge_answers
+from vagen.stages import judge
 from vagen.storage import open_store
 
 KEY = "sk-0b1d-not-to-be-seen"
@@ -358,7 +358,7 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     server: ScriptedServer, make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first pod's disk is gone with its cache; what it was answered is in the store."""
-    monkeypatch.setattr(judge_answers, "_EVERY", 0.0)
+    monkeypatch.setattr(judge, "_EVERY", 0.0)
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "pod-1"))
     infra = load_infra(None, [f"store={(tmp_path / 'store').as_uri()}", "device=cpu"])
     options = ("judge.llm.retries=0", "judge.max_absent=0")

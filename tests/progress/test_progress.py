@@ -158,8 +158,13 @@ def test_a_long_step_is_estimated_in_a_log(tmp_path: Path, monkeypatch: pytest.M
             for _ in range(10):
                 now += 40.0
                 advance(loss=0.5)
+        with progress.step("rollout"), progress.bar("episodes", 100) as advance:
+            now += 80.0
+            advance()
         progress.close()
     lines = log.read_text().splitlines()
+    assert lines.pop(-2) == "[8:00] episodes 1/100", "one in a hundred says nothing of the rest"
+    lines.pop()
     assert lines[0] == "[1:20] expert batches 2/10  loss 0.5  (about 5:20 left of this step)"
     assert len(lines) == 5 and "warm_start: 400.0 s" in lines[-1]
 

@@ -193,7 +193,7 @@ class LineDisplay:
         self._write(f"[{clock(self._timing.elapsed())}] {what}{tail}")
 
     def open_bar(self, description: str, total: int) -> Advance:
-        """Writes a line a minute, with an estimate of the rest."""
+        """Writes a line a minute, from a tenth on with an estimate of the rest."""
         began = written = time.monotonic()
         done = 0
 
@@ -203,9 +203,11 @@ class LineDisplay:
             now = time.monotonic()
             if now - written >= _SECONDS_BETWEEN_LINES and done < total:
                 written = now
-                left = clock((now - began) * (total - done) / done)
                 what = "  ".join([f"{description} {done}/{total}", *headline(fields)])
-                self.note(f"{what}  (about {left} left of this step)")
+                if done >= total / 10:  # parallel episodes end late and together
+                    left = clock((now - began) * (total - done) / done)
+                    what += f"  (about {left} left of this step)"
+                self.note(what)
 
         return advance
 
