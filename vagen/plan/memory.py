@@ -135,7 +135,10 @@ def local_needs(
         resting["float32 masters"] = 4 * rounded
     if any(size.patches for size in sizes.values()):
         resting["processed frames"] = IMAGE_CACHE_BYTES
-    slots = experiment.actor_rollout_ref.rollout.max_concurrency
+    rollout = experiment.actor_rollout_ref.rollout
+    levels = sum(max(spec.val_size, spec.test_size) for spec in experiment.envs.values())
+    episodes = max(trajectories_per_iteration(experiment), levels * rollout.val_kwargs.n)
+    slots = min(rollout.max_concurrency, episodes)
     capacity, longest = CACHE_START, longest_context(experiment, sizes)
     while capacity < longest:
         capacity *= 2

@@ -210,7 +210,7 @@ class LocalEngine(Engine):
         _, images = play(
             self.config,
             specs,
-            policy=self.policy(slots=concurrency),
+            policy=self.policy(slots=min(concurrency, len(specs))),
             processor=self.processor,
             sampling=sampling,
             split=split,
