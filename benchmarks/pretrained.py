@@ -28,7 +28,7 @@ from vagen.models.loading import load_model
 from vagen.models.sources import directory_of
 from vagen.rollout.types import Sampling
 
-SEQUENCES, TOKENS, PROMPTS = 8, 64, (64, 300, 1000)
+SEQUENCES, TOKENS, PROMPTS = 8, 64, (64, 300)
 GIB = 1 << 20
 """Of the units of `ru_maxrss`, kibibytes."""
 
