@@ -75,7 +75,7 @@ class AnswerCache:
             self._prepare()
 
     def get(self, key: str) -> Any | None:
-        """The answer stored under `key`, or None.
+        """The answer stored under `key`, or None; deletes one that is not JSON.
 
         Raises:
             CacheError: The file cannot be read.
@@ -87,7 +87,7 @@ class AnswerCache:
         try:
             return json.loads(found[0])
         except json.JSONDecodeError:
-            self.drop(key)  # so that a new answer takes its place
+            self.drop(key)
             return None
 
     def put(self, key: str, value: Any) -> None:
