@@ -43,6 +43,7 @@ class Options:
     turn_lams: list[list[float]] | None = None
     """Per row and turn."""
     turn_gammas: list[list[float]] | None = None
+    bi_level_mix: float = 1.0
     step_advantage_weight: float = 1.0
     step_gamma: float = 0.95
     step_normalization: str = "mean"
@@ -192,7 +193,13 @@ def _whiten(x: Tensor, mask: Tensor, sample_mask: Tensor) -> Tensor:
     return out
 
 
-UNMASKED = ("masked_gae", "turn_wise_gae", "bi_level_gae", "adaptive_credit")
+UNMASKED = (
+    "masked_gae",
+    "turn_wise_gae",
+    "bi_level_gae",
+    "adaptive_credit",
+    "variable_clock_gae",
+)
 """Estimators that say something of every token that the policy loss reads."""
 
 
@@ -257,6 +264,19 @@ def _recursion(
         result = gae(tokens, [reward(t) for t in tokens], [options.gamma] * n, [options.lam] * n)
         for token, a in zip(tokens, result, strict=True):
             raw[token], returns[token] = a, a + value(token)
+    elif name == "variable_clock_gae":
+        ends = {turn[-1] for turn in turns}
+        amounts = [reward(t) for t in tokens]
+        inner, outer = (
+            (options.gamma, options.lam),
+            (options.high_level_gamma, options.high_level_lam),
+        )
+        clocks = [outer if t in ends else inner for t in tokens]
+        found = gae(tokens, amounts, [g for g, _ in clocks], [lam for _, lam in clocks])
+        plain = gae(tokens, amounts, [options.gamma] * n, [options.lam] * n)
+        for token, a, b in zip(tokens, found, plain, strict=True):
+            mixed = options.bi_level_mix * a + (1 - options.bi_level_mix) * b
+            raw[token], returns[token] = mixed, mixed + value(token)
     elif name.startswith("no_concat_gae"):
         points = [turn[-1] if name.endswith("last") else turn[0] for turn in turns]
         amounts = [sum(reward(t) for t in turn) for turn in turns]

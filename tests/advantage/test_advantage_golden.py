@@ -102,6 +102,8 @@ HAND = {
         # Per turn 0.9: T_2 = 3 - 1; T_1 = 1 + 0.9 * 3 - 2.
         ("turn_wise_gae", [0, 1.7, 1.7, 0, 2, 2, 0], [0, 0, 3.7, 0, 0, 3, 0]),
         ("bi_level_gae", [0, 0.85, 1.7, 0, -2.5, 2, 0], [0, 1.85, 3.7, 0, 1.5, 3, 0]),
+        # From the end, .9 after a turn: 3 - 1; .5 - 4 + .5 * 2; 1 + .9 * 4 - 2 + .9 * -2.5.
+        ("variable_clock_gae", [0, 0.175, 0.35, 0, -2.5, 2, 0], [0, 1.175, 2.35, 0, 1.5, 3, 0]),
         # Alone in its group, as where an environment failed in all others: nothing to compare with.
         ("masked_grpo", [0] * 7, [0] * 7),
         ("grpo", [0] * 7, [0] * 7),

@@ -50,6 +50,7 @@ def options(draw, rows: int) -> Options:
         bootstrap=[random.uniform(-5, 5) for _ in range(rows)] if cut else None,
         turn_lams=table(),
         turn_gammas=table(),
+        bi_level_mix=random.choice([0.0, 0.75, 1.0]),
         step_advantage_weight=random.choice([0.0, 0.5, 1.0]),
         step_gamma=random.choice([0.0, 0.9, 1.0]),
         step_normalization=random.choice(["mean", "mean_std"]),

@@ -123,6 +123,15 @@ def test_turns_are_told_apart_within_a_row_and_not_across_rows():
     assert loss_of(rows, by_turn, micro=2) == pytest.approx(expected, rel=1e-5)
     assert loss_of(rows, by_turn, micro=1) == pytest.approx(expected, rel=1e-5)
     assert abs(loss_of(rows, by_row, micro=2) - expected) > 1e-3
+    # `seq-mean-turn-sum` of them is the mean over turns, times the turns of a row.
+    options = {"policy_loss": {"loss_mode": "gspo_turn"}, "use_kl_loss": True, "entropy_coeff": 0.1}
+    summed, meant = (
+        ActorConfig.model_validate({**options, "loss_agg_mode": f"seq-mean-{average}"})
+        for average in ("turn-sum", "token-mean")
+    )
+    expected = 2 * loss_of(turns, meant, micro=4)
+    assert loss_of(rows, summed, micro=2) == pytest.approx(expected, rel=1e-5)
+    assert loss_of(rows, summed, micro=1) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])

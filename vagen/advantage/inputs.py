@@ -87,6 +87,8 @@ class AdvantageArguments:
     """Discount per turn, in [0, 1]."""
     high_level_lam: float | None = field(default=None, metadata=FRACTION)
     """GAE lambda per turn, in [0, 1]; None for `lam`."""
+    bi_level_mix: float = field(default=1.0, metadata=FRACTION)
+    """Weight of the recursion with discounts per turn in `variable_clock_gae`, in [0, 1]."""
     step_advantage_weight: float = field(default=1.0, metadata=_metadata("call", Rows.number))
     """Weight of the turn-level advantages in `gigpo`."""
     step_gamma: float = field(default=0.95, metadata=FRACTION)

@@ -111,6 +111,8 @@ class AlgorithmConfig(Section):
     """Discount per turn."""
     high_level_lam: Fraction | None = None
     """GAE lambda per turn; null takes `lam`."""
+    bi_level_mix: Annotated[Fraction, DIGEST_EXEMPT] = 0.75
+    """`variable_clock_gae`: weight of the recursion with discounts per turn; 0 is `masked_gae`."""
     kl_ctrl: KLControl = KLControl()
     truncation_bootstrap: bool = True
     """Bootstrap a truncated trajectory with the critic's value of its next state."""

@@ -192,11 +192,12 @@ class ActorConfig(Section):
         "token-mean",
         "seq-mean-token-sum",
         "seq-mean-token-mean",
+        "seq-mean-turn-sum",
         "trajectory-mean-token-sum",
         "trajectory-mean-token-mean",
     ] = "token-mean"
     """How token losses are averaged: over all tokens, or first per sequence (a row) or trajectory
-    (all its rows)."""
+    (all its rows). `seq-mean-turn-sum`: means over each turn's tokens, summed per row."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm; larger gradients are scaled down."""
     grad_norm_threshold: PositiveFloat = 1000.0

@@ -151,7 +151,9 @@ def add_columns(
         step_advantage_weight=algorithm.gigpo.step_advantage_weight,
         step_gamma=algorithm.gigpo.gamma,
         step_normalization=algorithm.gigpo.normalization,
-        **algorithm.model_dump(include={"gamma", "lam", "high_level_gamma", "high_level_lam"}),
+        **algorithm.model_dump(
+            include={"gamma", "lam", "high_level_gamma", "high_level_lam", "bi_level_mix"}
+        ),
     )
     metrics |= estimate.metrics
     padded = {

@@ -39,6 +39,7 @@ TRAJECTORY_TOKENS = "trajectory_tokens"
 COVARYING = "covarying"
 """Column with 1 on the tokens that `clip_cov` and `kl_cov` restrict."""
 PER_TRAJECTORY = "trajectory-mean-token-mean"
+PER_TURN = "seq-mean-turn-sum"
 
 ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
 """Fields of a row that the losses read like columns."""
@@ -71,7 +72,7 @@ def actor_objective(
         logprobs: float32 [M], of the action tokens under the current weights.
         entropy: float32 [M], of the distributions they were drawn from, in nats.
         column: Gets [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
-            truncated importance weights, `turn_index` for `gspo_turn`, `COVARYING` for `clip_cov`
+            truncated importance weights, `turn_index` if `reads_turns`, `COVARYING` for `clip_cov`
             and `kl_cov`, `ref_logprobs` for a KL loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
         denominator: `actor_denominator` of the mini batch.
@@ -93,10 +94,16 @@ def actor_objective(
             column("loss_mask"),
             cap=config.tis_imp_ratio_cap,
         )
-    unit_ids, loss_mode = row_ids, config.policy_loss.loss_mode
-    if loss_mode == "gspo_turn":
+    unit_ids = turn_ids = row_ids
+    loss_mode = config.policy_loss.loss_mode
+    if reads_turns(config) and len(row_ids):
         turns = column("turn_index").long()
-        unit_ids = row_ids * (turns.max() + 1) + turns if len(turns) else row_ids
+        turn_ids = row_ids * (turns.max() + 2) + turns + 1
+    if loss_mode == "gspo_turn":
+        unit_ids = turn_ids
+    if config.loss_agg_mode == PER_TURN:
+        _, turn_of, tokens = turn_ids.unique(return_inverse=True, return_counts=True)
+        scale = 1.0 / tokens[turn_of]
     loss, metrics = policy_loss(
         logprobs,
         old_logprobs,
@@ -123,6 +130,11 @@ def actor_objective(
         divergence = aggregate(scale * penalty, every, mode=mode, **share)
         loss = loss + config.kl_loss_coef * divergence
     return loss, metrics
+
+
+def reads_turns(config: ActorConfig) -> bool:
+    """Whether the policy loss reads the turn of each token."""
+    return config.policy_loss.loss_mode == "gspo_turn" or config.loss_agg_mode == PER_TURN
 
 
 def critic_objective(
@@ -215,7 +227,8 @@ def mark_covarying(
 
 def _over_rows(mode: str) -> LossAggMode:
     """Aggregation within rows when token weights and the denominator are given."""
-    return "seq-mean-token-sum" if mode.startswith("trajectory-") else cast(LossAggMode, mode)
+    sums = mode == PER_TURN or mode.startswith("trajectory-")
+    return "seq-mean-token-sum" if sums else cast(LossAggMode, mode)
 
 
 def critic_denominator(rows: Sequence[TokenRow]) -> Tensor:

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Engine, Finish, Images, OnProgress, Play, ResultT, Step, StepResult
-from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
+from vagen.engines.objectives import (
+    COVARYING,
+    CRITIC_MASK,
+    PER_TRAJECTORY,
+    TRAJECTORY_TOKENS,
+    reads_turns,
+)
 from vagen.engines.verl import checkpoint, rollout_workers
 from vagen.engines.verl.errors import EngineProcesses
 from vagen.engines.verl.groups import WorkerGroups
@@ -229,7 +235,7 @@ class VerlEngine(Engine):
             columns = ("old_logprobs", "advantages")
             if config.tis_imp_ratio_cap is not None:
                 columns += ("rollout_logprobs", "loss_mask")
-            if config.policy_loss.loss_mode == "gspo_turn":
+            if reads_turns(config):
                 columns += ("turn_index",)
             if config.policy_loss.loss_mode in COVARIANCE_MODES:
                 columns += (COVARYING,)
