@@ -129,6 +129,28 @@ CASES = [
         "200 leaves no length without a penalty",
         ["algorithm.overlong.buffer_len=50", "data.max_response_length=200"],
     ),
+    *(
+        (
+            ["rollout_manager.reward_placement=span", *wrong],
+            f"`rollout_manager.reward_placement` (override "
+            f"`rollout_manager.reward_placement=span`): {reason}",
+            ["rollout_manager.reward_placement=span"],
+        )
+        for wrong, reason in (
+            (
+                ["algorithm.adv_estimator=turn_wise_gae", "critic.use_reward_mask=true"],
+                "turn_wise_gae reads rewards at the ends of turns only; set it to turn_end",
+            ),
+            (["rollout_manager.use_multi_turn_reward=false"], "rollout_manager.use_multi_turn"),
+            (
+                [
+                    "algorithm.reward_normalization.method=mean_std",
+                    "algorithm.reward_normalization.grouping=batch",
+                ],
+                "algorithm.reward_normalization changes the rewards of whole turns",
+            ),
+        )
+    ),
     (
         ["critic.enable=false"],
         "`critic.enable` (override `critic.enable=false`): bi_level_gae reads the critic's values",

@@ -273,10 +273,10 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["actor_rollout_ref"]["actor"]["entropy_ctrl"]
     del values["algorithm"]["overlong"]
     del values["data"]["curriculum"]
-    del values["algorithm"]["whitening"]
+    del values["algorithm"]["whitening"], values["algorithm"]["bi_level_mix"]
     for option in ("turn_reward_budget", "on_stalling", "whole_turns", "keep_cost"):
         del values["rollout_manager"][option]
-    for option in ("over_sampling_batch_size", "thinking_budget"):
+    for option in ("over_sampling_batch_size", "thinking_budget", "reward_placement"):
         del values["rollout_manager"][option]
     del values["critic"]["warmup_epochs"]
     for option in ("episodes", "random_moves", "optimizer"):

@@ -21,6 +21,7 @@ from vagen.envs.adapters import AdapterError
 from vagen.envs.adapters.gymnasium import SCREEN
 from vagen.envs.adapters.pictures import frame_of
 from vagen.envs.answers import AnswerError, flag, number, plain
+from vagen.envs.answers import stepped as stepped_result
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.rollout.scripted import play_scripted
 from vagen.rollout.types import Status
@@ -344,6 +345,47 @@ def test_what_cannot_be_shown_is_refused(shown, message):
         told(shown=shown)
 
 
+class Spans(Told):
+    """Rewards parts of a response, as environments of VAGEN's main branch may."""
+
+    async def step(self, action_str, response_token_ids=None, tokenizer=None):
+        assert tokenizer.decode(response_token_ids, skip_special_tokens=True) == action_str
+        rewards = [0.0] * len(response_token_ids)
+        rewards[action_str.index("</perception>") - 1] = 0.5
+        rewards[-1] += 1.0
+        rewards = rewards[: self.config.get("length")]
+        return "on", np.array(rewards), *self.config["ends"], {"success": True}
+
+
+@pytest.mark.parametrize("ends", [(True, False), (False, True), (False, False)])
+def test_rewards_of_tokens_are_placed_in_the_text(ends):
+    options = {"entry_point": f"{__name__}:Spans", "reward": "vagen-new"}
+    options["reward_overrides"] = {"reward": 2.0}
+    env = envs.make("GymImageEnv", {**options, "kwargs": {"ends": ends}})
+    env.reset(seed=0)
+    said = "<perception>left</perception>"
+    _, reward, *found, info = stepped_result(env, env.step(said))
+    assert (reward, info["rewards"]["env"]) == (3.0, 3.0)
+    assert [(said[:end], paid) for end, paid in info["placed"]] == [
+        ("<perception>left", 1.0),
+        (said, 2.0),
+    ]
+    assert found == ([True, False] if ends == (False, False) else [*ends]), "success ends it"
+    env = envs.make("GymImageEnv", {**options, "kwargs": {"ends": ends, "length": 3}})
+    env.reset(seed=0)
+    with pytest.raises(
+        AnswerError, match=r"has 3 numbers; .* for each of the 29 response_token_ids"
+    ):
+        env.step(said)
+
+
+def test_the_base_class_is_found_where_the_main_branch_has_it():
+    from vagen.envs._common.gym_base import GymBaseEnv
+    from vagen.envs._common.gym_image import GymImageEnv as found
+
+    assert found is GymImageEnv and issubclass(found, GymBaseEnv)
+
+
 @pytest.mark.parametrize("end", [{}, None])
 def test_the_end_need_not_be_shown(end):
     observation, reward, terminated, truncated, _ = told(end=end).step("go")
@@ -380,8 +422,8 @@ def test_one_action_is_no_list_of_letters():
     [
         ({"step": ("", float("nan"), True, {})}, r"Told\.step\(\)'s reward is nan"),
         (
-            {"step": ("", 1.0, False, True, {})},
-            r"Told\.step\(\) returns a tuple of 5; .*done, info",
+            {"step": ("", 1.0, False, True, {}, 0)},
+            r"Told\.step\(\) returns a tuple of 6; .*done, info",
         ),
         ({"step": ("", 1.0, "no", {})}, "done is 'no'"),
         ({"step": ("", 1.0, True, None)}, "returns None as info"),

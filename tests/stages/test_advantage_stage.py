@@ -13,6 +13,7 @@ from vagen.engines import columns as stage
 from vagen.engines.columns import add_columns
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning.selection import turn_rewards_by_trajectory
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
 
 
@@ -133,6 +134,28 @@ def test_without_loss_mask_observations_have_what_the_2025_code_gives_them(
         if estimator != "turn_wise_gae":
             neutral |= set(advantages[between].tolist())
     assert estimator == "turn_wise_gae" or (len(neutral) == 1 and neutral != {0.0})
+
+
+def test_rewards_are_on_the_tokens_that_complete_what_earned_them(make_engine, batch):
+    found = {}
+    for turn in (turn for t in batch.trajectories for turn in t.turns):
+        turn.placed = [(7, 0.125), (len(turn.response_text) // 2, -1.0)]
+    for placement in ("turn_end", "span"):
+        engine = make_engine(f"rollout_manager.reward_placement={placement}")
+        found[placement] = copy.deepcopy(batch.trajectories)
+        add_columns(engine.config, engine, found[placement], batch.images)
+    text_of = ChatRenderer(engine.processor).text
+    for at_end, trajectory in zip(found["turn_end"], found["span"], strict=True):
+        row = trajectory.rows[0]
+        change = row.columns["rewards"] - at_end.rows[0].columns["rewards"]
+        for turn in trajectory.turns:
+            places = np.flatnonzero(row.loss_mask & (row.turn_index == turn.turn_index))
+            said = [text_of(row.input_ids[places[: n + 1]].tolist()) for n in range(len(places))]
+            expected = np.zeros(len(places), np.float32)
+            for end, paid in turn.placed:
+                expected[next(n for n, text in enumerate(said) if len(text) >= end)] += paid
+            expected[-1] -= sum(paid for _, paid in turn.placed)
+            np.testing.assert_allclose(change[places], expected, atol=1e-6)
 
 
 def test_every_column_is_there_for_the_update(batch):

@@ -69,6 +69,10 @@ class RolloutManagerConfig(Section):
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; off: their sum on the last token of the
     trajectory."""
+    reward_placement: Annotated[Literal["turn_end", "span"], DIGEST_EXEMPT] = "turn_end"
+    """`turn_end`: a turn's whole reward on its last token. `span`: the judge's rewards on the last
+    token of the section that they are for, and the parts of an environment's reward on the tokens
+    that it names."""
     turn_reward_budget: Annotated[PositiveFloat | None, DIGEST_EXEMPT] = None
     """Replace the sum of an episode's format and judge rewards by this times their mean. null: the
     sum, as in the papers, with which delaying success can pay."""

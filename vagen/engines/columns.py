@@ -28,8 +28,10 @@ from vagen.learning import (
     turn_start_mask,
 )
 from vagen.learning.agreement import disagreement, measure_agreement
+from vagen.learning.placement import move_to_spans
 from vagen.learning.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.learning.turn_credit import anchor_ids, credit_arguments
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.steps import updates_before
 
@@ -111,6 +113,8 @@ def add_columns(
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
     )
     rewards = place(kl_coef=kl_coef)
+    if training and config.rollout_manager.reward_placement == "span":
+        move_to_spans(config, rewards, rows, owners, ChatRenderer(engine.processor).text)
     values = bootstrap = mask = None
     if spec.needs_critic:
         columns["values"], after = engine.values(rows, images)

@@ -131,6 +131,8 @@ def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool,
         "metrics": {name: flag(metrics[name], f"{about}: {name}") for name in METRICS},
         "success": flag(info["success"], f"{about}: success"),
     }
+    if "placed" in info:
+        info["placed"] = [_place(part, f"{about}: placed") for part in info["placed"]]
     return (
         observation,
         number(reward, f"{where}'s reward"),
@@ -154,6 +156,13 @@ def kind(value: Any) -> str:
 def _item(value: Any) -> Any:
     """The Python value of a numpy or torch scalar, also of a 0-d array."""
     return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _place(part: Any, what: str) -> list[float]:
+    if not isinstance(part, list | tuple) or len(part) != 2:
+        raise AnswerError(f"{what} holds {kind(part)}; it must hold pairs of an end and an amount")
+    end, amount = (number(value, what) for value in part)
+    return [int(end), amount]
 
 
 def _with_keys(found: Any, what: str, keys: tuple[str, ...]) -> Mapping[str, Any]:

@@ -38,6 +38,8 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     `step(response)` returns `(observation, reward, terminated, truncated, info)` with
 
     - `info["rewards"]`: `{"env": float, "format": float}`, which sum to `reward`;
+    - `info["placed"]`, optional: `[[end, amount], ...]`, parts of the `env` reward earned by the
+      text of the response before the character `end` (`rollout_manager.reward_placement`);
     - `info["parsed"]`: `ParsedResponse.to_dict()` (`format_correct`, `actions`, `observation`,
       `reasoning`, `prediction`, `answer`);
     - `info["metrics"]`: `{"action_is_valid": bool, "action_is_effective": bool}`;

@@ -112,6 +112,7 @@ def check_experiment(
     """
     of_training = (
         _estimation,
+        _placement,
         _scores,
         _update,
         _adapters,
@@ -225,6 +226,25 @@ def _estimation(config: ExperimentConfig) -> Refusals:
             "algorithm.kl_ctrl.kl_coef",
             "the adaptive controller multiplies it, so that it would stay 0; start above 0",
         )
+
+
+def _placement(config: ExperimentConfig) -> Refusals:
+    if config.rollout_manager.reward_placement == "turn_end":
+        return
+    reasons = {
+        f"{config.algorithm.adv_estimator} reads rewards at the ends of turns only": not (
+            estimator_of(config).reads_token_rewards
+        ),
+        "rollout_manager.use_multi_turn_reward = false puts all rewards on the last token": not (
+            config.rollout_manager.use_multi_turn_reward
+        ),
+        "algorithm.reward_normalization changes the rewards of whole turns": (
+            config.algorithm.reward_normalization.method != "none"
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            yield "rollout_manager.reward_placement", f"{reason}; set it to turn_end"
 
 
 def _scores(config: ExperimentConfig) -> Refusals:

@@ -67,20 +67,18 @@ def critic_mask(
     return attention_mask != 0
 
 
-def turn_totals(rewards: Sequence[TurnRewards], budget: float | None = None) -> list[float]:
-    """Reward of each turn of an episode, K floats.
+def turn_totals(rewards: Sequence[TurnRewards], share: float = 1.0) -> list[float]:
+    """Reward of each turn of an episode, K floats, with text rewards (format, judge) times `share`.
 
-    With a budget, text rewards (format, judge) of an episode of any length add up to at most those
-    of `budget` turns: each turn's are multiplied by `budget / K`, so that their sum is `budget`
-    times their mean. A plain sum would reward long episodes: an expert that walks into walls until
-    the last turn would earn more than one that wins at once.
+    With a budget of b turns the share is b / K, so that the text rewards of an episode of any
+    length add up to b times their mean. A plain sum would reward long episodes: an expert that
+    walks into walls until the last turn would earn more than one that wins at once.
 
     >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)])
     [1.5, 0.5]
-    >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)], budget=1.0)
+    >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)], share=0.5)
     [1.25, 0.25]
     """
-    share = 1.0 if budget is None else budget / max(len(rewards), 1)
     return [each.env + share * (each.total - each.env) for each in rewards]
 
 

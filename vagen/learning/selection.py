@@ -106,10 +106,15 @@ def _overlong(trajectory: Trajectory) -> bool:
 
 def turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
     """Rewards of each turn, K floats; a summary has 0 and does not count in the budget."""
-    turns, budget = trajectory.turns, config.rollout_manager.turn_reward_budget
-    if budget is not None:
-        budget *= len(turns) / max(sum(not turn.summary for turn in turns), 1)
-    return turn_totals([turn.rewards for turn in turns], budget)
+    rewards = [turn.rewards for turn in trajectory.turns]
+    return turn_totals(rewards, text_share(config, trajectory))
+
+
+def text_share(config: ExperimentConfig, trajectory: Trajectory) -> float:
+    """Factor of format and judge rewards: 1, or that of `rollout_manager.turn_reward_budget`."""
+    budget = config.rollout_manager.turn_reward_budget
+    counted = sum(not turn.summary for turn in trajectory.turns)
+    return 1.0 if budget is None else budget / max(counted, 1)
 
 
 def _training_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:

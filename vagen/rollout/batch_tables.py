@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from vagen.envs.base import State
 from vagen.envs.images import image_digest
 from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.types import (
@@ -72,8 +71,10 @@ _FURTHER = (
     pa.field("summary", pa.bool_()),
     pa.field("thought_length", pa.int32()),
     pa.field("thought_cut", pa.bool_()),
+    pa.field("placed", pa.string()),
 )
-"""Optional columns of turns, for batches of several policies, with summaries or with thoughts."""
+"""Optional columns of turns, for batches of several policies, with summaries, with thoughts or with
+rewards inside a response."""
 _TOKENS = pa.schema(
     [
         ("trajectory_id", pa.string()),
@@ -91,7 +92,7 @@ _IMAGES = pa.schema([("sha256", pa.string()), ("png", pa.large_binary())])
 TABLES = {"trajectories": _TRAJECTORIES, "turns": _TURNS, "tokens": _TOKENS, "images": _IMAGES}
 """Schemas by file name."""
 
-_JSON = ("parsed", "state", "next_state", "verdict")
+_JSON = ("parsed", "state", "next_state", "verdict", "placed")
 
 
 def encode(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict[str, pa.Table]:
@@ -126,7 +127,7 @@ def decode(tables: Mapping[str, pa.Table]) -> tuple[list[Trajectory], dict[str, 
     by_id = {trajectory.trajectory_id: trajectory for trajectory in trajectories}
     for fields in tables["turns"].to_pylist(maps_as_pydicts="strict"):
         for name in _JSON:
-            fields[name] = None if fields[name] is None else json.loads(fields[name])
+            fields[name] = None if fields.get(name) is None else json.loads(fields[name])
         fields["parsed"] = ParsedResponse.from_dict(fields["parsed"])
         fields["rewards"] = TurnRewards(**fields["rewards"])
         fields["metrics"] = TurnMetrics(**fields["metrics"])
@@ -205,8 +206,8 @@ def _table(schema: pa.Schema, items: list[Any]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _json(value: State | ParsedResponse | Verdict) -> str:
-    if not isinstance(value, dict):
+def _json(value: Any) -> str:
+    if isinstance(value, ParsedResponse | Verdict):
         value = value.to_dict()
     return json.dumps(value, separators=(",", ":"))
 

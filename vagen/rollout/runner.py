@@ -171,6 +171,9 @@ class EpisodeRunner:
                 try:
                     observation, _, terminated, truncated, info = await env.step(response)
                     turns.append(turn(state=state, **_outcome(info)))
+                    if placed := info.get("placed"):
+                        hidden = len(turns[-1].response_text) - len(response)
+                        turns[-1].placed = [(end + hidden, amount) for end, amount in placed]
                 except Exception as error:  # any failure of an environment
                     raise EnvironmentFailure.of(error) from error
                 if self.limits.gate and turns[-1].parsed.memory == "drop":

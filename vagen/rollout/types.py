@@ -226,6 +226,9 @@ class Turn:
     """Sampled tokens of the thought, if the chat template knows thoughts and there is one."""
     thought_cut: bool = False
     """Whether `rollout_manager.thinking_budget` closed the thought."""
+    placed: list[tuple[int, float]] | None = None
+    """Parts of the `env` reward earned by the response before a character: its index, and the
+    amount."""
 
 
 @dataclass(slots=True)

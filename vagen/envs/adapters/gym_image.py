@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import importlib
+import math
 import re
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +17,7 @@ from pydantic import Field, PositiveFloat, field_validator
 
 from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.answers import AnswerError, flag, kind, number, unpacked
+from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split, check_split
@@ -102,6 +104,7 @@ class GymImageAdapter(AgentEnv):
                 f"{self._name}(env_config) raises {type(error).__name__}: {error}; env_config is "
                 f"the option kwargs, {self.config.kwargs}"
             ) from error
+        self._reads_tokens = "response_token_ids" in signature(self._inner.step).parameters
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hangs = False
         self._prompt: str | None = None
@@ -152,16 +155,23 @@ class GymImageAdapter(AgentEnv):
         """Passes the response on unchanged."""
         if not self._running:
             raise ResetNeeded("the episode is over or was never started: call reset first")
-        where, result = f"{self._name}.step()", self._run(self._inner.step(action))
-        shown, reward, done, info = unpacked(
-            result, where, ("observation", "reward", "done", "info")
-        )
+        more: dict[str, Any] = {}
+        if self._reads_tokens:
+            more = {"response_token_ids": [*map(ord, action)], "tokenizer": Characters()}
+        where, result = f"{self._name}.step()", self._run(self._inner.step(action, **more))
+        if isinstance(result, tuple) and len(result) == 5:
+            shown, reward, ended, cut, info = unpacked(result, where, STEP)
+            over, cut = flag(ended, f"{where}'s terminated"), flag(cut, f"{where}'s truncated")
+        else:
+            parts = ("observation", "reward", "done", "info")
+            shown, reward, done, info = unpacked(result, where, parts)
+            over = flag(done, f"{where}'s done")
+            cut = over and _Info(info, f"{where}'s info").flag("truncated", False)
         found = _Info(info, f"{where}'s info")
         self._turns += 1
-        over = flag(done, f"{where}'s done")
         success = any(found.flag(key, False) for key in SUCCESS_KEYS)
-        terminated = success or (over and not found.flag("truncated", False))
-        truncated = not terminated and (over or self._turns >= self.config.max_steps)
+        terminated = not cut and (success or over)
+        truncated = not terminated and (cut or self._turns >= self.config.max_steps)
         self._running = not (terminated or truncated)
         # The last observation is not shown, and many environments return nothing there.
         nothing = terminated and (shown is None or shown == {})
@@ -170,7 +180,9 @@ class GymImageAdapter(AgentEnv):
         turn = found.part("metrics").part("turn_metrics")
         valid = turn.flag("action_is_valid", found.flag("format_correct", True))
         parsed = ParsedResponse(format_correct=valid, actions=found.texts("actions"))
-        paid = number(reward, f"{where}'s reward") * self.config.reward_values["reward"]
+        scale = self.config.reward_values["reward"]
+        paid, placed = _rewards(reward, action, f"{where}'s reward")
+        paid *= scale
         effective = turn.flag("action_is_effective", self._state != before)
         return (
             observation,
@@ -179,6 +191,7 @@ class GymImageAdapter(AgentEnv):
             truncated,
             {
                 "rewards": {"env": paid, "format": 0.0},
+                "placed": [(end, scale * amount) for end, amount in placed],
                 "parsed": parsed.to_dict(),
                 "metrics": {"action_is_valid": valid, "action_is_effective": effective},
                 "success": success,
@@ -229,6 +242,35 @@ class GymImageAdapter(AgentEnv):
             raise TimeoutError(
                 f"{self.config.entry_point} took more than {self.config.timeout:g} s"
             ) from None
+
+
+class Characters:
+    """Tokenizer of responses whose tokens are their characters.
+
+    An environment that rewards tokens gets it with the ids of a response, so that it depends on no
+    model; the rewards are then given to the tokens that complete those characters.
+
+    >>> Characters().decode([72, 105], skip_special_tokens=True)
+    'Hi'
+    """
+
+    def decode(self, token_ids: Sequence[int], **_: Any) -> str:
+        """The text of some ids."""
+        return "".join(map(chr, token_ids))
+
+
+def _rewards(reward: Any, action: str, what: str) -> tuple[float, list[tuple[int, float]]]:
+    """The sum of a reward, and the ends in characters of its parts, if it is one per token."""
+    if not isinstance(reward, list | tuple | np.ndarray) or np.ndim(reward) != 1:
+        return number(reward, what), []
+    if len(reward) != len(action):
+        raise AnswerError(
+            f"{what} has {len(reward)} numbers; it must be one number, or one for each of the "
+            f"{len(action)} response_token_ids"
+        )
+    amounts = [number(amount, what) for amount in reward]
+    placed = [(i + 1, amount) for i, amount in enumerate(amounts) if amount]
+    return math.fsum(amounts), placed
 
 
 class _Info:
