@@ -7,6 +7,8 @@ import pytest
 from tools.docs.presets import BEGIN, END, render
 from vagen.advantage import ESTIMATORS
 from vagen.config import PRESETS, ExperimentConfig
+from vagen.envs.parsing import tags_in
+from vagen.envs.registry import parse_env_config
 from vagen.experiment.load import load_experiment
 
 # estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,
@@ -81,6 +83,27 @@ def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path)
     assert config.judge.observation_weight == config.judge.prediction_weight == 0.5
 
 
+def test_the_main_branch_is_as_its_sokoban_script_has_it(tmp_path: Path) -> None:
+    """Its `train_bi_level_gae_sr_qwen25vl3b.sh`, `train_sokoban_vision_sr.yaml` and flags."""
+    config = load("vagen_main", tmp_path)
+    algorithm, manager, judge = config.algorithm, config.rollout_manager, config.judge
+    assert (algorithm.adv_estimator, algorithm.bi_level_mix) == ("variable_clock_gae", 0.75)
+    assert (algorithm.high_level_gamma, algorithm.high_level_lam) == (0.95, 0.95)
+    assert (algorithm.gamma, algorithm.lam, algorithm.kl_ctrl.kl_coef) == (1.0, 1.0, 0.0)
+    assert (judge.observation_weight, judge.prediction_weight) == (0.006, 0.006)
+    assert judge.above_chance and manager.turn_reward_budget == manager.max_turns == 5
+    actor = config.actor_rollout_ref.actor
+    assert (actor.optim.lr, config.critic.optim.lr, actor.entropy_coeff) == (1e-6, 1e-5, 0.0)
+    assert (config.data.train_batch_size, actor.ppo_mini_batch_size) == (128, 32)
+    env = parse_env_config("FrozenLake", config.envs["lake"].env_config)
+    assert (env.reward_values["format"], env.reward_values["success"]) == (0.02, 1.0)
+    assert tags_in(env.layout, env.tags) == [
+        f"<{end}{name}>"
+        for name in ("perception", "reasoning", "prediction", "answer")
+        for end in ("", "/")
+    ]
+
+
 # KL in the reward, upper clip, filter
 STARPO = {"starpo": (0.001, 0.2, "none"), "starpo_s": (0.0, 0.28, "top_k")}
 
@@ -134,7 +157,7 @@ def test_what_a_preset_says_of_one_environment(preset, env_id, option, value, tm
 
 
 def test_the_tables_are_complete() -> None:
-    assert set(PRESETS) == {*PAPER, *RELEASE, *STARPO}
+    assert set(PRESETS) == {*PAPER, *RELEASE, *STARPO, "vagen_main"}
     assert {preset.estimator for preset in PRESETS.values()} <= set(ESTIMATORS)
 
 

@@ -39,7 +39,7 @@ def play(env, seed, responses=None, limit=200):
     return log
 
 
-@pytest.mark.parametrize("prompt_format", ["grounding_worldmodeling", "no_think"])
+@pytest.mark.parametrize("prompt_format", ["grounding_worldmodeling", "no_think", "wm"])
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_every_environment_keeps_the_contract(name, mode, prompt_format):
     check_env(make(name, render_mode=mode, prompt_format=prompt_format, **CASES[name].several(2)))

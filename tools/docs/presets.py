@@ -44,7 +44,7 @@ def switches(name: str) -> dict[str, str]:
     config = experiment_of(name)
     algorithm, manager = config.algorithm, config.rollout_manager
     actor, kept = config.actor_rollout_ref.actor, algorithm.rollout_filter
-    turn_level = algorithm.adv_estimator in ("bi_level_gae", "turn_wise_gae")
+    turn_level = algorithm.adv_estimator in ("bi_level_gae", "turn_wise_gae", "variable_clock_gae")
     turn_lambda = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
     learns_on = "turn ends" if config.critic.use_reward_mask else "sampled tokens"
     if algorithm.adv_estimator == "gae" and not manager.use_loss_mask:

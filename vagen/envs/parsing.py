@@ -25,8 +25,12 @@ PromptFormat = Literal[
     "grounding_worldmodeling",
     "grounding_worldmodeling_structured",
     "grounding_worldmodeling_symbolic",
+    "wm",
+    "wm_structured",
+    "wm_symbolic",
 ]
-"""Reasoning strategy, with the notation of its state texts (default: natural language)."""
+"""Reasoning strategy, with the notation of its state texts (default: natural language). `wm` is
+`grounding_worldmodeling` without a tag around its sections."""
 
 Notation = Literal["natural", "structured", "symbolic"]
 SectionName = Literal["think", "observation", "reasoning", "prediction", "answer", "memory"]
@@ -44,6 +48,7 @@ _INNER: dict[str, tuple[SectionName, ...]] = {
     "grounding": ("observation", "reasoning"),
     "worldmodeling": ("reasoning", "prediction"),
     "grounding_worldmodeling": ("observation", "reasoning", "prediction"),
+    "wm": ("observation", "reasoning", "prediction"),
 }
 
 
@@ -85,7 +90,7 @@ class Layout:
     think: bool
     """Whether there is a think section before the answer."""
     inner: tuple[SectionName, ...]
-    """Sections inside think; empty with `think` means free text."""
+    """Sections before the answer, inside `think` if it is set; none with it means free text."""
     notation: Notation
     memory: bool = False
     """Whether there is a memory section after the answer."""
@@ -104,7 +109,7 @@ def _layout_of(prompt_format: str) -> Layout:
         if prompt_format.endswith(f"_{suffix}"):
             notation = suffix
     strategy = prompt_format.removesuffix(f"_{notation}")
-    return Layout(strategy != "no_think", _INNER.get(strategy, ()), notation)
+    return Layout(strategy not in ("no_think", "wm"), _INNER.get(strategy, ()), notation)
 
 
 LAYOUTS: dict[str, Layout] = {name: _layout_of(name) for name in get_args(PromptFormat)}
@@ -120,10 +125,8 @@ def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) ->
     answer = wrap("answer", texts["answer"])
     if layout.memory:
         answer += wrap("memory", texts["memory"])
-    if not layout.think:
-        return answer
-    inside = "".join(wrap(section, texts[section]) for section in layout.inner) or texts["think"]
-    return wrap("think", inside) + answer
+    before = "".join(wrap(section, texts[section]) for section in layout.inner)
+    return (wrap("think", before or texts["think"]) if layout.think else before) + answer
 
 
 def tags_in(layout: Layout, tags: Tags) -> list[str]:
