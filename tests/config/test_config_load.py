@@ -276,7 +276,12 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["algorithm"]["whitening"], values["algorithm"]["bi_level_mix"]
     for option in ("turn_reward_budget", "on_stalling", "whole_turns", "keep_cost"):
         del values["rollout_manager"][option]
-    for option in ("over_sampling_batch_size", "thinking_budget", "reward_placement"):
+    for option in (
+        "over_sampling_batch_size",
+        "thinking_budget",
+        "reward_placement",
+        "compact_budget",
+    ):
         del values["rollout_manager"][option]
     del values["critic"]["warmup_epochs"]
     for option in ("episodes", "random_moves", "optimizer"):

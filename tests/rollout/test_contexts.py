@@ -171,23 +171,27 @@ def test_rows_are_what_the_policy_saw_and_sampled(
         max_size=8,
     ),
     render_mode=st.sampled_from(["vision", "text"]),
+    budget=st.none() | st.integers(50, 400),
 )
 def test_a_summary_takes_the_place_of_the_turns_before_it(
-    processor, every, max_turns, script, render_mode
+    processor, every, max_turns, script, render_mode, budget
 ):
     env = Recording(environment(render_mode=render_mode))
     policy = ScriptedPolicy(processor, script)
-    limits = replace(WIDE, max_turns=max_turns, window=every, compact=True)
+    limits = replace(WIDE, max_turns=max_turns, window=every, compact=True, compact_budget=budget)
     trajectory = consistent(policy, limits, env)
     answers = answers_of(trajectory, processor.eos_id)
     observations = iter(env.observations)
     shown = [SUMMARY_REQUEST if t.summary else next(observations) for t in trajectory.turns]
-    played = 0
-    for turn in trajectory.turns:
-        due = (
-            played > 0 and played % every == 0 and not trajectory.turns[turn.turn_index - 1].summary
-        )
-        assert turn.summary == due, "after so many turns, and never twice"
+    played = since = 0
+    lengths = [
+        len(request[1]) + len(a) for request, a in zip(policy.requests, answers, strict=True)
+    ]
+    for k, turn in enumerate(trajectory.turns):
+        last = lengths[k - 1] - lengths[k - 2] if since > 1 else 0
+        full = budget is not None and since > 0 and lengths[k - 1] + last >= budget
+        assert turn.summary == (since == every or full), "after so many turns or tokens, not twice"
+        since = 0 if turn.summary else since + 1
         played += not turn.summary
         if turn.summary:
             assert turn.rewards.total == 0 and turn.state == turn.next_state

@@ -162,8 +162,7 @@ FOREIGN: dict[str, str] = {
     "algorithm.lambda_token": "`algorithm.lam`",
     "trainer.harness": "`rollout_manager.context`",
     "trainer.concat_multi_turn": "`rollout_manager.context`, concat or no_concat",
-    "trainer.compact_budget": "`rollout_manager.window_size` turns, with "
-    "`rollout_manager.context`=compact",
+    "trainer.compact_budget": "`rollout_manager.compact_budget`",
     "trainer.compact_summary_budget": "a summary is an answer: `data.max_response_length`",
     "trainer.state_reward": "`judge.use_state_reward`, `judge.observation_weight`, "
     "`judge.prediction_weight`",

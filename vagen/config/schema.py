@@ -58,6 +58,9 @@ class RolloutManagerConfig(Section):
     window_size: PositiveInt | None = None
     """`window`: turns in the prompt, including the current one. `compact`: turns between summaries.
     `gate`: fewest turns of a row. null for other contexts."""
+    compact_budget: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
+    """`compact`: ask for a summary as soon as a turn as long as the last would bring the row to
+    this many tokens, or after `window_size` turns. null: only after `window_size` turns."""
     keep_cost: Annotated[float, Field(ge=0.0), DIGEST_EXEMPT] = 0.0
     """`gate`: training reward subtracted from a turn whose observation is kept."""
     n_trajectory: PositiveInt = 1
@@ -353,4 +356,5 @@ def context_window(config: ExperimentConfig) -> int | None:
     """
     manager = config.rollout_manager
     window = {"concat": None, "no_concat": 1}.get(manager.context, manager.window_size)
-    return window if window is not None and window < manager.max_turns else None
+    ends = window is not None and window < manager.max_turns
+    return window if ends or manager.compact_budget is not None else None

@@ -481,6 +481,12 @@ def _rollout(config: ExperimentConfig) -> Refusals:
             "rollout_manager.window_size",
             f"context = {manager.context} has no window; set it to null, or take context = window",
         )
+    if manager.compact_budget is not None and manager.context != "compact":
+        yield (
+            "rollout_manager.compact_budget",
+            f"context = {manager.context} has no summaries; set it to null, or take context = "
+            "compact",
+        )
     budget, most = manager.thinking_budget, config.data.max_response_length
     if budget is not None and budget >= most:
         yield (

@@ -137,6 +137,13 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
                 f"{env_id}: {kept} turns take {length:,} tokens; episodes will be cut at "
                 f"data.max_trajectory_length = {data.max_trajectory_length:,}"
             )
+        budget = experiment.rollout_manager.compact_budget
+        turn = size.observation + size.response
+        if budget is not None and size.prompt + size.response + turn >= budget:
+            found.append(
+                f"{env_id}: two turns take {size.prompt + size.response + turn:,} tokens; a summary "
+                f"will follow every turn at rollout_manager.compact_budget = {budget:,}"
+            )
         if window is not None and not gated and size.later_prompt > data.max_prompt_length:
             found.append(
                 f"{env_id}: the system prompt and a later observation take {size.later_prompt:,} "

@@ -117,6 +117,7 @@ def shown_turns(experiment: ExperimentConfig, *, drops: bool = False) -> list[in
         return [turns]
     if context == "gate":
         return [min(end + window, turns) for end in range(0, turns, window)]
+    window = min(window, turns)
     return [window] * (-(-turns // window) if context == "compact" else 1 + turns - window)
 
 

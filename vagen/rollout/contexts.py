@@ -78,6 +78,7 @@ class Contexts:
         system_prompt: str,
         window: int | None,
         compact: bool = False,
+        compact_budget: int | None = None,
         gate: bool = False,
     ):
         """Starts without a row.
@@ -88,6 +89,8 @@ class Contexts:
             system_prompt: The environment's system prompt, at the start of every row.
             window: Maximum number of turns in a prompt, with the current one; None for all.
             compact: Whether the policy summarises the turns of a full window.
+            compact_budget: Tokens of a row that it summarises earlier, before a turn as long as
+                the last one would reach them; None for no such limit.
             gate: Whether dropped observations are removed after `window` turns in a row.
         """
         self.trajectory_id = trajectory_id
@@ -95,6 +98,7 @@ class Contexts:
         self.system_prompt = system_prompt
         self.window = window
         self.compact = compact
+        self.compact_budget = compact_budget
         self.gate = gate
         self.rows: list[Conversation] = []
         self.turns = 0
@@ -105,6 +109,7 @@ class Contexts:
         self._past: deque[_PastTurn] = deque(maxlen=kept)
         self._thought_ends = False
         self._since_summary = 0
+        self._length = self._last_turn = 0
         self._row_begins = 0
         self._dropped = False
         self._shown: tuple[Prompt, list[str]] | None = None
@@ -122,7 +127,11 @@ class Contexts:
     @property
     def summary_due(self) -> bool:
         """Whether the next response is a summary of the turns since the last one."""
-        return self.compact and self._since_summary == self.window
+        if not (self.compact and self._since_summary):
+            return False
+        budget = self.compact_budget
+        long = budget is not None and self._length + self._last_turn >= budget
+        return long or self._since_summary == self.window
 
     def prompt(self, observation: Observation) -> Prompt:
         """The policy's next context; takes effect with `show`."""
@@ -203,6 +212,9 @@ class Contexts:
         )
         self._thought_ends = rest is not None
         self._since_summary = 0 if self.summary_due else self._since_summary + 1
+        # The first turn of a row also has the system prompt: it says nothing of the next one.
+        self._last_turn = 0 if prompt.restarts else len(self.row.ids) - self._length
+        self._length = len(self.row.ids)
         self.turns += 1
 
     def drop(self) -> None:

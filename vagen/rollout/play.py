@@ -34,6 +34,7 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
         max_trajectory_length=config.data.max_trajectory_length,
         window=context_window(config),
         compact=config.rollout_manager.context == "compact",
+        compact_budget=config.rollout_manager.compact_budget,
         gate=config.rollout_manager.context == "gate",
         whole_turns=config.rollout_manager.whole_turns,
         thinking_budget=config.rollout_manager.thinking_budget,

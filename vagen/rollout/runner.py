@@ -65,6 +65,8 @@ class EpisodeLimits:
     """Maximum number of turns in a prompt, with the current one; None for all."""
     compact: bool = False
     """Whether the policy summarises turns that would leave the window."""
+    compact_budget: int | None = None
+    """Tokens of a row that it summarises earlier; see `Contexts`."""
     gate: bool = False
     """Whether dropped observations leave the context, after at least `window` turns."""
     whole_turns: bool = False
@@ -137,6 +139,7 @@ class EpisodeRunner:
             system_prompt=system_prompt,
             window=self.limits.window,
             compact=self.limits.compact,
+            compact_budget=self.limits.compact_budget,
             gate=self.limits.gate,
         )
         turns: list[Turn] = []
