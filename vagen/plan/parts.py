@@ -138,11 +138,10 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
                 f"data.max_trajectory_length = {data.max_trajectory_length:,}"
             )
         budget = experiment.rollout_manager.compact_budget
-        turn = size.observation + size.response
-        if budget is not None and size.prompt + size.response + turn >= budget:
+        two = size.prompt + size.observation + 2 * size.response
+        if budget is not None and two >= budget:
             found.append(
-                f"{env_id}: two turns take {size.prompt + size.response + turn:,} tokens; a summary "
-                f"will follow every turn at rollout_manager.compact_budget = {budget:,}"
+                f"{env_id}: two turns take {two:,} tokens; a summary will follow every turn at rollout_manager.compact_budget = {budget:,}"
             )
         if window is not None and not gated and size.later_prompt > data.max_prompt_length:
             found.append(
