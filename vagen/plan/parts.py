@@ -141,7 +141,8 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
         two = size.prompt + size.observation + 2 * size.response
         if budget is not None and two >= budget:
             found.append(
-                f"{env_id}: two turns take {two:,} tokens; a summary will follow every turn at rollout_manager.compact_budget = {budget:,}"
+                f"{env_id}: two turns take {two:,} tokens; at rollout_manager.compact_budget = "
+                f"{budget:,} a summary will follow every turn"
             )
         if window is not None and not gated and size.later_prompt > data.max_prompt_length:
             found.append(
