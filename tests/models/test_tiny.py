@@ -134,7 +134,7 @@ def test_frames_are_shown_in_their_own_statistics(tmp_path):
 
 
 def test_transformers_serve_samples_and_takes_no_thought_out_of_an_answer(tmp_path):
-    from transformers.cli.serving.utils import get_reasoning_config, parse_reasoning
+    from transformers.cli.serving.utils import parse_assistant_message
 
     tags = [*TAGS, "<think>", "</think>"]
     build_tiny_model("tiny:text", tmp_path / "a", corpus=CORPUS, tags=tags, seed=3)
@@ -144,8 +144,8 @@ def test_transformers_serve_samples_and_takes_no_thought_out_of_an_answer(tmp_pa
     answer = "<think>left</think><answer>Up</answer>"
 
     def served(tokenizer):
-        about = get_reasoning_config(tokenizer, saved.model)
-        return parse_reasoning(tokenizer, tokenizer.encode(answer), answer, about)
+        made = tokenizer.encode(answer + tokenizer.eos_token)
+        return parse_assistant_message(tokenizer, saved.model, made, [])[:2]
 
     assert served(unsaved) == ("<answer>Up</answer>", "left")
     assert served(saved.processor.tokenizer) == (answer, None)

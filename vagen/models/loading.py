@@ -23,8 +23,7 @@ PLAIN_RESPONSE_SCHEMA = {
     "properties": {"thinking": {"type": "string"}, "content": {"type": "string"}},
     "x-regex": "(?!)",
 }
-"""A `response_schema` that treats no part of a response as reasoning. Without it `transformers
-serve` removes the text between `<think>` and `</think>`, which is part of our layouts."""
+"""What transformers 5.10 reads in the place of `response_template`."""
 
 
 LOGIT_FACTORS = {"logit_scale": 1, "logits_scaling": -1}
@@ -196,8 +195,15 @@ def save_processor(directory: Path, processor: Processor) -> None:
     """Writes tokenizer and image processor; must not run while the tokenizer is used."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = processor.tokenizer
-    if getattr(tokenizer, "response_schema", None) is None:
-        tokenizer.response_schema = PLAIN_RESPONSE_SCHEMA
+    # A whole response is content: by default `transformers serve` takes out what stands between
+    # `<think>` and `</think>`, which is part of our layouts.
+    content = {"content": "text", "close": tokenizer.eos_token}
+    plain = {"response_template": {"fields": {"content": content}}}
+    plain["response_schema"] = PLAIN_RESPONSE_SCHEMA
+    for name, parts in plain.items():
+        if getattr(tokenizer, name, None) is None:
+            setattr(tokenizer, name, parts)
+            tokenizer.init_kwargs[name] = parts  # a version that has no such attribute keeps it
     tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)

@@ -18,12 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
-from transformers.vision_utils import (
-    get_vision_bilinear_indices_and_weights,
-    get_vision_position_ids,
-    get_vision_window_index,
-)
+from transformers import AttentionInterface, vision_utils
+from transformers.vision_utils import get_vision_position_ids, get_vision_window_index
 
 from vagen.models.families import Grid, tower_parts
 from vagen.models.processor import ProcessedImage, Processor
@@ -105,17 +101,22 @@ def _shared_features(backbone: Any, *args: Any, **kwargs: Any) -> Any:
     output = type(backbone).get_image_features(backbone, *args, **kwargs)
     index = backbone.shared_images
     if index is not None:
-        found = output.pooler_output
-        if isinstance(found, Tensor):  # [tiles, tokens, hidden]
-            line = found.flatten(0, 1).index_select(0, index)
-            output.pooler_output = line.unflatten(0, (-1, found.shape[1]))
-        else:  # [tokens, hidden] of each image
-            output.pooler_output = [torch.cat(tuple(found)).index_select(0, index)]
+        output.pooler_output = _copied(output.pooler_output, index)
         if getattr(output, "deepstack_features", None):
-            output.deepstack_features = [
-                features.index_select(0, index) for features in output.deepstack_features
-            ]
+            output.deepstack_features = [_copied(of, index) for of in output.deepstack_features]
     return output
+
+
+def _copied(features: Any, index: Tensor) -> Any:
+    """The features that the index names.
+
+    They are [tiles, tokens, hidden] or [tokens, hidden]; or [tokens, hidden] of each image, which
+    `transformers` lays end to end.
+    """
+    if not isinstance(features, Tensor):
+        return [torch.cat(tuple(features)).index_select(0, index)]
+    line = features.flatten(0, -2).index_select(0, index)
+    return line.unflatten(0, (-1, *features.shape[1:-1]))
 
 
 class PatchConv(nn.Conv3d):
@@ -161,10 +162,14 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
         "position_ids": torch.cat([_positions(g, config.spatial_merge_size) for g in grids]),
     }
     if hasattr(tower, "num_grid_per_side"):
-        by_size = (tower.num_grid_per_side, config.spatial_merge_size)
-        indices, weights = zip(*(_bilinear(grid, *by_size) for grid in grids), strict=True)
-        found["bilinear_indices"] = torch.cat(indices, 1)
-        found["bilinear_weights"] = torch.cat(weights, 1)
+        size = (tower.num_grid_per_side, config.spatial_merge_size)
+        if hasattr(tower, "interpolation_mode"):
+            names, axis = ("interp_indices", "interp_weights"), 0
+            size += (tower.interpolation_mode, tower.interpolation_align_corners)
+        else:  # transformers 5.10, the newest that verl takes
+            names, axis = ("bilinear_indices", "bilinear_weights"), 1
+        parts = zip(*(_interpolated(grid, *size) for grid in grids), strict=True)
+        found |= {name: torch.cat(part, axis) for name, part in zip(names, parts, strict=True)}
     if hasattr(tower, "window_size"):
         unit = config.spatial_merge_size**2
         windows, start = [], 0
@@ -188,8 +193,13 @@ def _positions(grid: Grid, merge: int) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _bilinear(grid: Grid, per_side: int, merge: int) -> tuple[Tensor, Tensor]:
-    return get_vision_bilinear_indices_and_weights(torch.tensor([grid]), per_side, merge)
+def _interpolated(grid: Grid, per_side: int, merge: int, *how: Any) -> tuple[Tensor, Tensor]:
+    if how:
+        of = vision_utils.get_vision_interpolation_indices_and_weights
+        return of(torch.tensor([grid]), per_side, *how, merge)
+    return vision_utils.get_vision_bilinear_indices_and_weights(
+        torch.tensor([grid]), per_side, merge
+    )
 
 
 @lru_cache(maxsize=256)
