@@ -125,6 +125,24 @@ def test_two_turns_by_hand(name, expected_advantages, expected_returns):
     assert returns[0].tolist() == pytest.approx(expected_returns, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "lam", "expected"),
+    [
+        ("bi_level_gae", 0.5, [1.8, 0.8, -1, 2]),
+        ("variable_clock_gae", 0.5, [3.15, 2.15, -1, 2]),
+        # With lambda 1 between turns both are the discounted rewards to come, minus the value.
+        ("bi_level_gae", 1.0, [2.7, 1.7, -1, 2]),
+        ("variable_clock_gae", 1.0, [2.7, 1.7, -1, 2]),
+    ],
+)
+def test_the_two_kinds_of_bi_level_gae_by_hand(name, lam, expected):
+    """The example of docs/coming-from.md."""
+    row = {key: torch.tensor(x) for key, x in HAND.items()}
+    options = {"gamma": 1.0, "lam": 1.0, "high_level_gamma": 0.9, "high_level_lam": lam}
+    found, _ = estimate_advantages(name, **row, **options, whiten=False)
+    assert found[row["loss_mask"] != 0].tolist() == pytest.approx(expected)
+
+
 def test_without_loss_mask_a_turn_begins_with_its_observation():
     """As in VAGEN's trainer: every token up to `e_k` has T_k, what follows the last one 0."""
     row = {key: torch.tensor(x) for key, x in HAND.items()}
