@@ -84,11 +84,12 @@ COMMANDS = {
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
     "env": Command(
         "vagen.cli.env:env",
-        "show an environment, or check one of your own",
+        "show an environment; write or check one of your own",
         None,
         (
             "env show Sokoban",
-            "env check my_env:CorridorEnv",
+            "env init corridor",
+            "env check corridor:CorridorEnv",
         ),
     ),
     "store": Command(

@@ -143,11 +143,15 @@ OPTIONS: dict[str, list[Option]] = {
     "env": [
         option(
             "action",
-            choices=["check", "show"],
-            help="check: play it, and say how it breaks the contract; show: its prompt, "
-            "levels, an expert's episode, the truth, what chance wins, with a page",
+            choices=["check", "init", "show"],
+            help="check: play it, and say how it breaks the contract; init: write a new one that "
+            "works, with experiment and test; show: its prompt, levels, an expert's episode, the "
+            "truth, what chance wins, with a page",
         ),
-        option("name", help="module:Class, or a registered name such as FrozenLake"),
+        option(
+            "name",
+            help="module:Class, or a registered name such as FrozenLake; init: a new name",
+        ),
         option("settings", nargs="*", metavar="key=value", help="options of its env_config"),
         option(
             "--config",
@@ -162,7 +166,7 @@ OPTIONS: dict[str, list[Option]] = {
             default=60.0,
             help="check: how long it may take (60); a slow environment is played less",
         ),
-        option("--to", metavar="DIR", help="show: folder for the page (outputs/environments/NAME)"),
+        option("--to", metavar="DIR", help="folder: show for the page, init for the files (NAME)"),
     ],
     "store": [
         option(
