@@ -71,6 +71,15 @@ COMMANDS = {
         ("compare outputs --by preset",),
     ),
     "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
+    "export": Command(
+        "vagen.cli.export:export",
+        "episodes as OpenAI messages, for training on them",
+        _WORDS,
+        (
+            "export frozenlake-tiny --expert 512 --to expert.jsonl",
+            "export --from outputs/latest/evaluations/final --successes --to won.jsonl",
+        ),
+    ),
     "plan": Command(
         "vagen.cli.plan:plan",
         "what would run: steps, sizes, memory",

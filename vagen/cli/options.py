@@ -101,6 +101,23 @@ OPTIONS: dict[str, list[Option]] = {
         option("--follow", action="store_true", help="keep a run's page up to date"),
         option("--no-open", action="store_true", help="print the path only"),
     ],
+    "export": [
+        option("--to", metavar="FILE", required=True, help="the .jsonl file to write"),
+        option(
+            "--expert",
+            type=int,
+            metavar="N",
+            help="N episodes of the experiment's expert on training levels, as its warm start "
+            "plays them",
+        ),
+        option(
+            "--from",
+            dest="batch",
+            metavar="BATCH",
+            help="the episodes of a step such as RUN/iterations/0007/rollout, or an evaluation",
+        ),
+        option("--successes", action="store_true", help="only episodes that reached their goal"),
+    ],
     "plan": [
         option("--engine", choices=["local", "verl"], help="instead of infra.engine"),
     ],

@@ -289,12 +289,18 @@ class CriticConfig(Section):
 
 
 class WarmStartConfig(Section):
-    """Supervised learning on expert episodes of training levels, before reinforcement learning."""
+    """Supervised learning on expert episodes of training levels, or on conversations, before
+    reinforcement learning.
+    """
 
     steps: int = Field(default=0, ge=0)
     """Optimizer steps; 0 skips the warm start."""
+    data: Annotated[str | None, DIGEST_EXEMPT] = None
+    """Conversations to learn from in place of the expert's episodes, in the order of the file and
+    then again: path or URI of a `.jsonl`, `.json` or `.parquet` file (docs/interop.md)."""
     episodes: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step."""
+    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step. With
+    `data`, of conversations; null: all."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3

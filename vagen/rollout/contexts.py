@@ -75,7 +75,7 @@ class Contexts:
         trajectory_id: str,
         renderer: ChatRenderer,
         *,
-        system_prompt: str,
+        system_prompt: str | None,
         window: int | None,
         compact: bool = False,
         gate: bool = False,
@@ -85,7 +85,8 @@ class Contexts:
         Args:
             trajectory_id: Id of the trajectory.
             renderer: Renders for the policy's model.
-            system_prompt: The environment's system prompt, at the start of every row.
+            system_prompt: The environment's system prompt, at the start of every row; None for
+                none.
             window: Maximum number of turns in a prompt, with the current one; None for all.
             compact: Whether the policy summarises the turns of a full window.
             gate: Whether dropped observations are removed after `window` turns in a row.
