@@ -296,11 +296,10 @@ class WarmStartConfig(Section):
     steps: int = Field(default=0, ge=0)
     """Optimizer steps; 0 skips the warm start."""
     data: Annotated[str | None, DIGEST_EXEMPT] = None
-    """Conversations to learn from in place of the expert's episodes, in the order of the file and
-    then again: path or URI of a `.jsonl`, `.json` or `.parquet` file (docs/interop.md)."""
+    """Conversations in place of the expert's episodes: path or URI of a file (docs/interop.md)."""
     episodes: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step. With
-    `data`, of conversations; null: all."""
+    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step.
+    Of conversations: the first of the file; null: all."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3
