@@ -165,7 +165,7 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# the network. Plain `make` there: so -n runs nothing.
 	@# MiniWorld draws in a process in which MuJoCo never has.
 	@$(MAKE) -j3 lint $(VERL_READY) system-packages
-	@$(MAKE) $(FOREIGN_READY) $(INTEROP_READY)
+	@$(MAKE) -j3 $(FOREIGN_READY) $(INTEROP_READY)
 	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
 		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) & pids="$$pids $$!"; \

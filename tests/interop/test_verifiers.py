@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("verifiers", reason="make test-interop installs it")
 
 from expert_server import expert_server, key
+from uv import find_uv_bin
 
 from vagen import envs
 from vagen.envs.images import png_bytes
@@ -21,8 +22,9 @@ LEVELS = 2
 
 
 def vf_eval(folder: Path, base_url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    here = str(Path(sys.executable).parent)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{here}:{os.environ['PATH']}"}
+    here, uv = Path(sys.executable).parent, Path(find_uv_bin()).parent
+    path = f"{here}:{uv}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path}
     command = [f"{here}/vf-eval", "vagen-verifiers", "-m", "expert", "--client.base-url", base_url]
     return subprocess.run(
         [*command, "--no-rich", "--no-push", *words],

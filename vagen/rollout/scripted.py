@@ -124,7 +124,7 @@ class ExpertPolicy:
     """
 
     def __init__(self, renderer: ChatRenderer):
-        self.renderer = renderer
+        self.renderer, self.processor = renderer, renderer.processor
         self.request = renderer.following(SUMMARY_REQUEST).ids
         self.envs: dict[str, AsyncEnv] = {}
         """Environment of each trajectory by id; set before the episode starts."""
