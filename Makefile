@@ -23,6 +23,8 @@ TRL_READY := $(TRL_VENV)/.installed
 FOREIGN := tests/envs/test_foreign_environments.py
 FOREIGN_VENV := .venv-foreign
 FOREIGN_READY := $(FOREIGN_VENV)/.installed
+# One each: they need different versions of openai.
+INTEROP_READY := .venv-verifiers/.installed .venv-inspect/.installed
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -40,7 +42,7 @@ CHECK ?= all
 GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
-	check test test-cluster test-foreign test-verl test-vllm system-packages \
+	check test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-pretrained bench-rollout bench-service bench-stability \
@@ -85,21 +87,25 @@ $(VLLM_READY): pyproject.toml constraints/vllm.txt
 		-r $(VLLM_VENV)/requirements.txt
 	@touch $@
 
+# A venv over .venv: the same torch and transformers for both sides.
+over = test -x $(1)/bin/python || $(PYTHON) -m venv $(1); \
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
+
 $(TRL_READY): $(READY)
-	@test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
-	@# It lies over .venv: the same torch and transformers for both sides.
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		$$($(TRL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
+	@$(call over,$(TRL_VENV))
 	$(TRL_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt \
 		trl==1.16.0 torchvision jmespath
 	@touch $@
 
 $(FOREIGN_READY): $(READY) constraints/foreign.txt
-	@test -x $(FOREIGN_VENV)/bin/python || $(PYTHON) -m venv $(FOREIGN_VENV)
-	@# It lies over .venv, too.
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		$$($(FOREIGN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
+	@$(call over,$(FOREIGN_VENV))
 	$(FOREIGN_VENV)/bin/python -m pip install --quiet --no-deps $(PIP_FLAGS) -r constraints/foreign.txt
+	@touch $@
+
+$(INTEROP_READY): .venv-%/.installed: $(READY) constraints/%.txt
+	@$(call over,.venv-$*)
+	.venv-$*/bin/python -m pip install --quiet $(PIP_FLAGS) -r constraints/$*.txt
 	@touch $@
 
 venv: $(READY) ## Create .venv, without verl (TORCH=cpu or cu128 for another torch)
@@ -159,15 +165,16 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# the network. Plain `make` there: so -n runs nothing.
 	@# MiniWorld draws in a process in which MuJoCo never has.
 	@$(MAKE) -j3 lint $(VERL_READY) system-packages
-	@$(MAKE) $(FOREIGN_READY)
+	@$(MAKE) -j3 $(FOREIGN_READY) $(INTEROP_READY)
 	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
 		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) & pids="$$pids $$!"; \
+	$(MAKE) test-interop & pids="$$pids $$!"; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu $(MINIWORLD) $(FOREIGN)); \
+		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu tests/interop $(MINIWORLD) $(FOREIGN)); \
 	failed=$$?; \
 	make image-check || failed=1; \
 	for each in $$pids; do wait $$each || failed=1; done; \
@@ -192,6 +199,10 @@ test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on
 
 test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
+
+test-interop: $(INTEROP_READY) ## Play environments in verifiers and Inspect AI, each in a venv (1 minute)
+	.venv-verifiers/bin/python -m pytest tests/interop/test_verifiers.py $(ARGS)
+	.venv-inspect/bin/python -m pytest tests/interop/test_inspect.py $(ARGS)
 
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)

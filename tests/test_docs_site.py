@@ -11,6 +11,7 @@ import pytest
 
 from docs.site_hooks import on_page_markdown
 from vagen.cli.main import COMMANDS, parse
+from vagen.envs.template import write_environment
 from vagen.experiment.load import load_experiment
 
 ROOT = Path(__file__).parent.parent
@@ -57,18 +58,15 @@ def test_what_the_tutorial_types_is_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _ = blocks((ROOT / "docs" / "environments.md").read_text(), "python")
-    (tmp_path / "my_env.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (experiment,) = blocks(TUTORIAL, "yaml")
-    (tmp_path / "corridor.yaml").write_text(experiment)
+    write_environment("corridor", tmp_path / "corridor")
+    monkeypatch.syspath_prepend(str(tmp_path / "corridor"))
     typed = [words for words in commands() if words[0] in COMMANDS]
     assert len(typed) > 10
     for words in typed:
         options = parse(words)
         if words[0] in ("run", "plan"):
             load_experiment(options.experiment, options.overrides)
-    sys.modules.pop("my_env", None)
+    sys.modules.pop("corridor", None)
     for code in blocks(TUTORIAL, "python"):
         compile(code, "right.py", "exec")
 

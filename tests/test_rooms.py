@@ -16,6 +16,7 @@ ROOMS = [
     "envs",
     "service",
     "rollout",
+    "interop",
     "judge",
     "advantage",
     "experiment",
@@ -83,6 +84,8 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         ("miniworld", ("vagen/envs/navigation/miniworld.py",)),
         ("pyglet", ("vagen/envs/navigation/miniworld.py",)),
         ("optuna", ("vagen/sweep",)),
+        ("inspect_ai", ("vagen/interop/inspect_tasks.py",)),
+        ("verifiers", ("vagen/interop/verifiers_env.py",)),
         ("ai2thor", ("vagen/envs/navigation/thor.py",)),
     ],
 )

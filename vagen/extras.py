@@ -9,6 +9,7 @@ EXTRAS = {
     "boto3": "s3",
     "botocore": "s3",
     "fastapi": "service",
+    "inspect_ai": "inspect",
     "kfp": "kubernetes",
     "kubernetes": "kubernetes",
     "litellm": "litellm",
@@ -23,6 +24,7 @@ EXTRAS = {
     "skimage": "envs",
     "tensorboard": "tensorboard",
     "uvicorn": "service",
+    "verifiers": "verifiers",
     "verl": "verl",
     "wandb": "wandb",
 }

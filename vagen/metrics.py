@@ -87,11 +87,13 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("build/<env>/<split>", "levels", "Distinct levels of a split."),
     ),
     "warm_start": (
-        Metric("warm_start/steps", "steps", "Optimizer steps on expert episodes.",
+        Metric("warm_start/steps", "steps", "Optimizer steps on expert episodes or conversations.",
                "`warm_start.steps`"),
         Metric("warm_start/loss", "nats per token",
                "Cross-entropy of the experts' tokens, mean of the last steps.",
                "`warm_start.steps`", "down", "loss"),
+        Metric("warm_start/too_long", "conversations",
+               "Left out, since they exceed a length of `data`.", "`warm_start.data`"),
     ),
     "rollout": (
         Metric("<split>/success", "share of episodes", "Episodes that reached their goal.",

@@ -63,7 +63,7 @@ def prepare(config: ExperimentConfig, scratch: Path) -> Path:
         levels = draw_levels(config, dict.fromkeys(SPLITS))
         build_tiny_policy(config, levels, folder / "built")
         model = load_model(folder / "built")
-        experts = ExpertEpisodes(config, levels, model)
+        experts = ExpertEpisodes(config, levels, model.processor)
         learn_from_experts(model, experts.batch, config.warm_start, helpers=helpers_of(infra))
         model.save(folder / "policy")
     shutil.rmtree(folder / "built")

@@ -284,7 +284,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     ):
         del values["rollout_manager"][option]
     del values["critic"]["warmup_epochs"]
-    for option in ("episodes", "random_moves", "optimizer"):
+    for option in ("data", "episodes", "random_moves", "optimizer"):
         del values["warm_start"][option]
     for network in (values["actor_rollout_ref"]["actor"], values["critic"]):
         for option in ("lr_scheduler_type", "min_lr_ratio"):

@@ -208,7 +208,7 @@ def test_experts_play_in_the_context_of_the_rollout(
 
     run = warm_runs["tiny:vl"]
     config = make_experiment(*overrides, WIDE_PROMPT)
-    rows, images = ExpertEpisodes(config, load_levels(run), vl_model).batch(0)
+    rows, images = ExpertEpisodes(config, load_levels(run), vl_model.processor).batch(0)
     assert len({row.trajectory_id for row in rows}) == config.warm_start.batch_size
     kept = context_window(config)
     longest = 0
@@ -231,7 +231,7 @@ def test_experts_tag_what_a_warm_start_learns_and_later_rows_show(
     config = make_experiment(*GATE, WIDE_PROMPT)
     (name,) = config.envs
     levels = [replace(item, spec=config.envs[name]) for item in load_levels(warm_runs["tiny:vl"])]
-    rows, _ = ExpertEpisodes(config, levels, vl_model).batch(0)
+    rows, _ = ExpertEpisodes(config, levels, vl_model.processor).batch(0)
     decode = vl_model.processor.tokenizer.decode
     for row in rows:
         assert len(row.images) == 1
@@ -248,7 +248,7 @@ def test_experts_write_the_summaries_that_are_learnt(make_experiment, warm_runs,
     run = warm_runs["tiny:vl"]
     config = make_experiment(*COMPACT, WIDE_PROMPT)
     levels = load_levels(run)
-    experts = ExpertEpisodes(config, levels, vl_model)
+    experts = ExpertEpisodes(config, levels, vl_model.processor)
     chosen = deepcopy(experts.rng).integers(len(experts.pool), size=config.warm_start.batch_size)
     rows, _ = experts.batch(0)
     decode = vl_model.processor.tokenizer.decode

@@ -128,7 +128,7 @@ def test_experts_go_on_with_the_thought_that_is_opened(
     engine = make_engine(make_experiment, folder, layout, model="tiny:text")
     (level_set,) = load_levels(warm_runs["tiny:text"])
     object.__setattr__(level_set, "spec", engine.config.envs["game"])
-    rows, _ = ExpertEpisodes(engine.config, [level_set], engine.actor).batch(0)
+    rows, _ = ExpertEpisodes(engine.config, [level_set], engine.actor.processor).batch(0)
     decode = engine.processor.tokenizer.decode
     for row in rows:
         learnt = decode(row.input_ids[row.loss_mask])

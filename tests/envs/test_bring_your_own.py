@@ -1,7 +1,9 @@
-"""Environments of one's own: the documented class, Gymnasium's, and those of `GymImageEnv`."""
+"""Environments of one's own: what `env init` writes, Gymnasium's, and those of `GymImageEnv`."""
 
 import asyncio
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from vagen.envs.adapters import AdapterError
 from vagen.envs.adapters.success import read_rule
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.envs.levels import split_of
+from vagen.envs.template import EnvironmentNameError, write_environment
 from vagen.experiment.load import load_experiment
 from vagen.rollout.reach import out_of_reach
 from vagen.service import environments_of
@@ -47,18 +50,74 @@ def experiment(tmp_path, tree, *overrides):
 
 @pytest.fixture
 def corridor(tmp_path, monkeypatch):
-    """The module of the documentation, importable."""
-    for name, code in zip(("my_env", "pole"), blocks("python"), strict=True):
-        (tmp_path / f"{name}.py").write_text(code)
+    """What `vagen env init corridor` writes, and the module of the documentation, importable."""
+    assert write_environment("corridor", tmp_path / "corridor") == "corridor:CorridorEnv"
+    (code,) = blocks("python")
+    (tmp_path / "pole.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield "my_env:CorridorEnv"
-    for name in ("my_env", "pole"):
+    monkeypatch.syspath_prepend(str(tmp_path / "corridor"))
+    yield "corridor:CorridorEnv"
+    for name in ("corridor", "pole"):
         sys.modules.pop(name, None)
 
 
-def test_the_documented_environment_is_short_and_keeps_the_contract(corridor):
-    code, _ = blocks("python")
-    assert len(code.splitlines()) < 62
+@pytest.mark.slow
+def test_an_environment_is_written_that_is_checked_tested_and_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            env=os.environ
+            | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path / 'acorridor'}"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    told = run("-m", "vagen.cli.main", "env", "init", "acorridor").split("try it:\n")[1]
+    (_, check, test, train) = (line.split() for line in told.splitlines())
+    assert {path.name for path in (tmp_path / "acorridor").iterdir()} == {
+        "acorridor.py",
+        "acorridor.yaml",
+        "test_acorridor.py",
+    }
+    assert check[-1] == "acorridor:AcorridorEnv"
+    assert "keeps the contract" in run("-m", "vagen.cli.main", *check[1:])
+    assert " passed" in run("-m", "pytest", "-p", "no:cacheprovider", *test[3:])
+    small = (
+        *("trainer.total_training_steps=1", "warm_start.steps=1", "warm_start.batch_size=2"),
+        *("data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+        *("envs.acorridor.env_config.max_steps=2", "rollout_manager.max_turns=2"),
+        *(f"envs.acorridor.{split}_size=2" for split in envs.SPLITS),
+    )
+    run("-m", "vagen.cli.main", *train[1:], *small, "--name", "short")
+    assert (tmp_path / "outputs/short/summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("my-env", "cannot name a Python module: .* such as my_env$"),
+        ("class", "cannot name a Python module: .* such as class_env$"),
+        ("3", "cannot name a Python module: .* such as env$"),
+        ("_x", "cannot name a Python module"),
+        ("tür", "cannot name a Python module"),
+        ("Sokoban", "Sokoban is an environment of this package"),
+        ("frozen_lake", "FrozenLake is an environment of this package"),
+        ("numpy", r"there is a module numpy already \(.*__init__.py\)"),
+        ("there", "there exists: take another name"),
+    ],
+)
+def test_no_environment_is_written_under_a_name_that_cannot_be(tmp_path, name, reason):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(EnvironmentNameError, match=reason):
+        write_environment(name, tmp_path / name)
+    assert list(tmp_path.iterdir()) == [tmp_path / "there"]
+
+
+def test_the_written_environment_keeps_the_contract(corridor):
     for mode in ("vision", "text"):
         gymnasium_check(envs.make(corridor, {"render_mode": mode}))
         envs.check_env(envs.make(corridor, {"render_mode": mode}))
@@ -104,22 +163,22 @@ def test_the_documented_pole_has_an_expert_and_can_be_won(corridor, tmp_path):
 
 def test_what_cannot_be_loaded_is_refused_with_the_reason(corridor, tmp_path):
     for name, reason in (
-        ("my_env:Nothing", "has no attribute 'Nothing'"),
+        ("corridor:Nothing", "has no attribute 'Nothing'"),
         ("no_such_module:Env", "No module named 'no_such_module'"),
-        ("my_env:Corridor", "derives from vagen.envs.AgentEnv"),
-        ("my_env", "module:Class"),
+        ("corridor:Level", "derives from vagen.envs.AgentEnv"),
+        ("corridor", "module:Class"),
     ):
         with pytest.raises(envs.UnknownEnvironmentError, match=re.escape(reason)):
             envs.make(name, {})
-    tree = {"envs": {"own": {"env_name": "my_env:Nothing"}}, "judge": {"use_state_reward": False}}
+    tree = {"envs": {"own": {"env_name": "corridor:Nothing"}}, "judge": {"use_state_reward": False}}
     with pytest.raises(ConfigError, match=r"`envs\.own\.env_name`: .*'Nothing'"):
         experiment(tmp_path, tree)
 
 
 def test_an_entry_point_gives_an_environment_a_name(corridor, tmp_path, monkeypatch):
-    folder = tmp_path / "my_env-1.dist-info"
+    folder = tmp_path / "corridor-1.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: my-env\nVersion: 1\n")
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: corridor\nVersion: 1\n")
     (folder / "entry_points.txt").write_text(f"[vagen.environments]\nCorridor = {corridor}\n")
     env = envs.make("Corridor", {"length": 9})
     assert type(env).__name__ == "CorridorEnv" and env.config.length == 9

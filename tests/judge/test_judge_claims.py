@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import re
 import sys
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -14,6 +12,7 @@ from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs.base import AgentEnv
 from vagen.envs.claims import Claim, write_claims
 from vagen.envs.config import EnvConfig
+from vagen.envs.template import write_environment
 from vagen.experiment.load import load_experiment
 from vagen.judge import ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.blind import blind_scores
@@ -24,8 +23,7 @@ from vagen.judge.rule_judge import Rules
 from vagen.learning.audit import audit
 from vagen.service import environments_of
 
-DOCS = Path(__file__).parents[2] / "docs" / "environments.md"
-NAME = "my_env:CorridorEnv"
+NAME = "corridor:CorridorEnv"
 LEFT = {"player": 5, "door": 2}
 RIGHT = {"player": 1, "door": 2}
 
@@ -67,12 +65,11 @@ def scored(text):
 
 @pytest.fixture
 def corridor(tmp_path, monkeypatch):
-    """The module of the documentation."""
-    code, _ = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (tmp_path / "my_env.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    """What `vagen env init corridor` writes."""
+    write_environment("corridor", tmp_path / "corridor")
+    monkeypatch.syspath_prepend(str(tmp_path / "corridor"))
     yield tmp_path
-    sys.modules.pop("my_env", None)
+    sys.modules.pop("corridor", None)
 
 
 def test_what_is_written_is_read_and_right():
@@ -136,7 +133,7 @@ def test_nothing_else_is_read(text, flags, understood):
     assert (reading.flags, reading.understood) == (flags, understood)
 
 
-def test_the_documented_environment_has_it_all(corridor):
+def test_the_written_environment_has_it_all(corridor):
     path = corridor / "own.yaml"
     path.write_text(
         f'name: own\npreset: vagen_full\nenvs: {{corridor: {{env_name: "{NAME}", '

@@ -50,7 +50,7 @@ def test_it_learns_the_experts_answers(warm_runs, make_experiment, tmp_path, mod
 def test_experts_play_training_levels_only(warm_runs, vl_model):
     run = warm_runs["tiny:vl"]
     levels = load_levels(run)
-    experts = ExpertEpisodes(run.experiment, levels, vl_model)
+    experts = ExpertEpisodes(run.experiment, levels, vl_model.processor)
     rows, images = experts.batch(0)
     assert len(rows) == run.experiment.warm_start.batch_size
     assert {ref for _, ref in experts.pool} == set(levels[0].splits["train"])
@@ -64,7 +64,7 @@ def test_steps_beyond_the_episodes_go_through_them_again(
     warm_runs, vl_model, make_experiment, episodes, batches
 ):
     config = make_experiment("warm_start.batch_size=4", f"warm_start.episodes={episodes}")
-    experts = ExpertEpisodes(config, load_levels(warm_runs["tiny:vl"]), vl_model)
+    experts = ExpertEpisodes(config, load_levels(warm_runs["tiny:vl"]), vl_model.processor)
     found = [b"".join(row.input_ids.tobytes() for row in experts.batch(k)[0]) for k in range(4)]
     assert [found.index(one) for one in found] == [k % batches for k in range(4)]
 

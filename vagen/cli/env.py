@@ -1,6 +1,7 @@
-"""`vagen env`: shows an environment, or checks that it keeps the contract."""
+"""`vagen env`: writes a new environment, shows one, or checks that it keeps the contract."""
 
 import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from vagen.config.layers import Layers, parse_override
 from vagen.config.yaml_io import read_yaml
 from vagen.envs import ContractError, check_env, get_environment, make
 from vagen.envs.base import AgentEnv
+from vagen.envs.template import write_environment
 
 if TYPE_CHECKING:
     from vagen.report.environment import Portrait
@@ -19,13 +21,23 @@ if TYPE_CHECKING:
 
 def env(options: Namespace) -> None:
     """Plays an environment and prints which parts of the contract it keeps; or all one would know
-    of it, with a page of pictures.
+    of it, with a page of pictures. Or writes a new one.
 
     Raises:
+        EnvironmentNameError: No environment of this name can be written.
         ConfigError: An option is unknown, has an impossible value, or is not `key=value`; or a
             file is no YAML.
         ContractError: The environment breaks the contract, or cannot be made.
     """
+    if options.action == "init":
+        folder = Path(options.to or options.name)
+        env_name = write_environment(options.name, folder)
+        print(*sorted(folder.iterdir()), "", "try it:", sep="\n")
+        print(f"  export PYTHONPATH={shlex.quote(str(folder.absolute()))}")
+        print(f"  vagen env check {env_name}")
+        print(f"  {shlex.join(['python', '-m', 'pytest', str(folder)])}")
+        print(f"  {shlex.join(['vagen', 'run', str(folder / f'{options.name}.yaml')])}")
+        return
     layers = Layers({})
     for text in options.config + options.settings:
         layers.lay(parse_override(text) if "=" in text else read_yaml(Path(text)))

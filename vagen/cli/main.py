@@ -71,6 +71,15 @@ COMMANDS = {
         ("compare outputs --by preset",),
     ),
     "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
+    "export": Command(
+        "vagen.cli.export:export",
+        "episodes as OpenAI messages, for training on them",
+        _WORDS,
+        (
+            "export frozenlake-tiny --expert 512 --to expert.jsonl",
+            "export --from outputs/latest/evaluations/final --successes --to won.jsonl",
+        ),
+    ),
     "plan": Command(
         "vagen.cli.plan:plan",
         "what would run: steps, sizes, memory",
@@ -84,11 +93,12 @@ COMMANDS = {
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
     "env": Command(
         "vagen.cli.env:env",
-        "show an environment, or check one of your own",
+        "show an environment; write or check one of your own",
         None,
         (
             "env show Sokoban",
-            "env check my_env:CorridorEnv",
+            "env init corridor",
+            "env check corridor:CorridorEnv",
         ),
     ),
     "store": Command(

@@ -101,6 +101,23 @@ OPTIONS: dict[str, list[Option]] = {
         option("--follow", action="store_true", help="keep a run's page up to date"),
         option("--no-open", action="store_true", help="print the path only"),
     ],
+    "export": [
+        option("--to", metavar="FILE", required=True, help="the .jsonl file to write"),
+        option(
+            "--expert",
+            type=int,
+            metavar="N",
+            help="N episodes of the experiment's expert on training levels, as its warm start "
+            "plays them",
+        ),
+        option(
+            "--from",
+            dest="batch",
+            metavar="BATCH",
+            help="the episodes of a step such as RUN/iterations/0007/rollout, or an evaluation",
+        ),
+        option("--successes", action="store_true", help="only episodes that reached their goal"),
+    ],
     "plan": [
         option("--engine", choices=["local", "verl"], help="instead of infra.engine"),
     ],
@@ -143,11 +160,15 @@ OPTIONS: dict[str, list[Option]] = {
     "env": [
         option(
             "action",
-            choices=["check", "show"],
-            help="check: play it, and say how it breaks the contract; show: its prompt, "
-            "levels, an expert's episode, the truth, what chance wins, with a page",
+            choices=["check", "init", "show"],
+            help="check: play it, and say how it breaks the contract; init: write a new one that "
+            "works, with experiment and test; show: its prompt, levels, an expert's episode, the "
+            "truth, what chance wins, with a page",
         ),
-        option("name", help="module:Class, or a registered name such as FrozenLake"),
+        option(
+            "name",
+            help="module:Class, or a registered name such as FrozenLake; init: a new name",
+        ),
         option("settings", nargs="*", metavar="key=value", help="options of its env_config"),
         option(
             "--config",
@@ -162,7 +183,7 @@ OPTIONS: dict[str, list[Option]] = {
             default=60.0,
             help="check: how long it may take (60); a slow environment is played less",
         ),
-        option("--to", metavar="DIR", help="show: folder for the page (outputs/environments/NAME)"),
+        option("--to", metavar="DIR", help="folder: show for the page, init for the files (NAME)"),
     ],
     "store": [
         option(

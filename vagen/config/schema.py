@@ -297,12 +297,17 @@ class CriticConfig(Section):
 
 
 class WarmStartConfig(Section):
-    """Supervised learning on expert episodes of training levels, before reinforcement learning."""
+    """Supervised learning on expert episodes of training levels, or on conversations, before
+    reinforcement learning.
+    """
 
     steps: int = Field(default=0, ge=0)
     """Optimizer steps; 0 skips the warm start."""
+    data: Annotated[str | None, DIGEST_EXEMPT] = None
+    """Conversations in place of the expert's episodes: path or URI of a file (docs/interop.md)."""
     episodes: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step."""
+    """Number of expert episodes to reuse, at least one batch; null: new episodes in each step.
+    Of conversations: the first of the file; null: all."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3

@@ -55,7 +55,7 @@ def check_env(
         ContractError: It violates the contract.
 
     Example:
-        >>> check_env(vagen.envs.make("my_env:CorridorEnv", {"length": 9}))
+        >>> check_env(vagen.envs.make("corridor:CorridorEnv", {"length": 9}))
     """
     inner: Any = env.unwrapped
     if not isinstance(inner, AgentEnv):

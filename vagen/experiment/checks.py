@@ -411,7 +411,19 @@ def _sizes(config: ExperimentConfig) -> Refusals:
 
 
 def _experts(config: ExperimentConfig) -> Refusals:
-    if not config.warm_start.steps:
+    warm, context = config.warm_start, config.rollout_manager.context
+    if warm.data is not None:
+        if not warm.steps:
+            yield "warm_start.data", "is learnt in `warm_start.steps`, which is 0: set it"
+        if warm.random_moves:
+            yield "warm_start.random_moves", "is the expert's; set it to 0 with `warm_start.data`"
+        if context in ("compact", "gate"):
+            yield (
+                "warm_start.data",
+                f"shows no summaries and drops nothing, as `rollout_manager.context={context}` "
+                "does: set it to concat, no_concat or window",
+            )
+    if not warm.steps or warm.data is not None:
         return
     for env_id, spec in config.envs.items():
         environment = get_environment(spec.env_name).load()

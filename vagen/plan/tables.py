@@ -19,6 +19,7 @@ from vagen.plan.memory import (
 )
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
+from vagen.rollout.demonstrations import read_demonstrations
 
 
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
@@ -29,6 +30,10 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
     iterations = experiment.trainer.total_training_steps
     updates = -(-trajectories // actor.ppo_mini_batch_size) * actor.ppo_epochs
     warm = experiment.warm_start
+    taught = "expert episodes"
+    if warm.data is not None:
+        count = len(read_demonstrations(warm.data, infra.s3))
+        taught = f"of {count:,} conversations in {warm.data}"
     every = experiment.trainer.test_freq
     levels = {
         split: sum(getattr(spec, f"{split}_size") for spec in experiment.envs.values())
@@ -49,9 +54,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
         ),
         "levels": ", ".join(f"{count:,} {split}" for split, count in levels.items()),
         "model": experiment.actor_rollout_ref.model.path,
-        "warm start": f"{warm.steps} steps of {warm.batch_size} expert episodes"
-        if warm.steps
-        else "none",
+        "warm start": f"{warm.steps} steps of {warm.batch_size} {taught}" if warm.steps else "none",
         "iterations": f"{iterations} x (rollout, judge, advantage, update), {infra.mode}",
         "rollout": f"{trajectories:,} trajectories "
         f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "

@@ -75,7 +75,7 @@ class Contexts:
         trajectory_id: str,
         renderer: ChatRenderer,
         *,
-        system_prompt: str,
+        system_prompt: str | None,
         window: int | None,
         compact: bool = False,
         compact_budget: int | None = None,
@@ -86,7 +86,8 @@ class Contexts:
         Args:
             trajectory_id: Id of the trajectory.
             renderer: Renders for the policy's model.
-            system_prompt: The environment's system prompt, at the start of every row.
+            system_prompt: The environment's system prompt, at the start of every row; None for
+                none.
             window: Maximum number of turns in a prompt, with the current one; None for all.
             compact: Whether the policy summarises the turns of a full window.
             compact_budget: Tokens of a row that it summarises earlier, before a turn as long as

@@ -125,17 +125,19 @@ class ChatRenderer:
                 )
 
     def initial(
-        self, system_prompt: str, observation: Observation, *, thought: bool = True
+        self, system_prompt: str | None, observation: Observation, *, thought: bool = True
     ) -> Rendered:
         """System prompt, first observation and the header of the first answer.
 
         Args:
-            system_prompt: The environment's system prompt.
+            system_prompt: The environment's system prompt; None leaves the message out.
             observation: The first one of the row.
             thought: Whether the answer is shown with its thought, which the template may open.
         """
         frames = observation["images"]
-        messages = [{"role": "system", "content": self._escape(system_prompt)}]
+        messages = []
+        if system_prompt is not None:
+            messages.append({"role": "system", "content": self._escape(system_prompt)})
         text = self._template([*messages, self._user(observation)], generate=True)
         return Rendered(self._tokenize(self._header(text, thought), frames), frames)
 
@@ -159,6 +161,13 @@ class ChatRenderer:
     def rest(self, ids: Sequence[int]) -> list[int] | None:
         """Ids of a response in later contexts if they differ from the sampled ones."""
         return None if self.thoughts is None else self.thoughts.rest(ids)
+
+    def answer(self, response: str) -> list[int]:
+        """Ids of a response that was written, not sampled, with the end-of-turn token."""
+        if self.thoughts is not None:
+            response = self.thoughts.after_opening(response)
+        ids = self.tokenizer.encode(self._escape(response), add_special_tokens=False)
+        return [*ids, self.processor.eos_id]
 
     def text(self, ids: Sequence[int]) -> str:
         """A response's text, with the `<think>` that the template opened."""

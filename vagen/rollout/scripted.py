@@ -124,7 +124,7 @@ class ExpertPolicy:
     """
 
     def __init__(self, renderer: ChatRenderer):
-        self.processor, self.thoughts = renderer.processor, renderer.thoughts
+        self.renderer, self.processor = renderer, renderer.processor
         self.request = renderer.following(SUMMARY_REQUEST).ids
         self.envs: dict[str, AsyncEnv] = {}
         """Environment of each trajectory by id; set before the episode starts."""
@@ -139,10 +139,7 @@ class ExpertPolicy:
             response = await env.expert_summary()
         else:
             response = await env.expert_response()
-        if self.thoughts is not None:
-            response = self.thoughts.after_opening(response)
-        ids = self.processor.tokenizer.encode(response, add_special_tokens=False)
-        ids.append(self.processor.eos_id)
+        ids = self.renderer.answer(response)
         return Generation(ids, [0.0] * len(ids), "stop")
 
     def release(self, request_id: str) -> None:

@@ -1,7 +1,8 @@
 """Warm start: the policy that reinforcement learning begins with.
 
 A hub model or a local directory is taken as it is; a tiny model is built in code. If the experiment
-asks for it, the policy then learns from expert episodes of training levels only.
+asks for it, the policy then learns from expert episodes of training levels only, or from
+conversations in a file.
 """
 
 import tempfile
@@ -12,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vagen import progress
-from vagen.config.infra import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig, S3Config
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.make import configure_torch, device_of, helpers_of
-from vagen.models.processor import ProcessedImage, load_processor
+from vagen.models.processor import ProcessedImage, Processor, load_processor
 from vagen.models.sources import is_packed
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy
 from vagen.rollout.conversation import ChatRenderer
+from vagen.rollout.demonstrations import DemonstrationError, read_demonstrations
 from vagen.rollout.levels import LevelSet
-from vagen.rollout.play import check_failures, make_environment, make_runner
+from vagen.rollout.play import check_failures, limits_of, make_environment, make_runner
 from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.scripted import ExpertPolicy
-from vagen.rollout.types import TokenRow
+from vagen.rollout.types import TokenRow, Trajectory
 from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.service import AsyncEnv, environments_of
@@ -83,13 +85,18 @@ def warm_start(run: Run) -> dict[str, Any]:
         payload = {"model_path": None, "metrics": {}}
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
             if config.warm_start.steps:
-                experts = ExpertEpisodes(config, levels, language_model, run.infra.environments)
-                _show_expert(levels[0], run.infra.environments)
+                if config.warm_start.data is not None:
+                    taught = Conversations(config, language_model.processor, run.infra.s3)
+                    payload["metrics"]["warm_start/too_long"] = float(taught.too_long)
+                else:
+                    processor, placed = language_model.processor, run.infra.environments
+                    taught = ExpertEpisodes(config, levels, processor, placed)
+                    _show_expert(levels[0], placed)
                 default = "muon" if path in TINY_MODELS else "adamw"
-                with progress.bar("expert batches", config.warm_start.steps) as advance:
+                with progress.bar("supervised batches", config.warm_start.steps) as advance:
                     losses = learn_from_experts(
                         language_model,
-                        experts.batch,
+                        taught.batch,
                         config.warm_start,
                         muon=(config.warm_start.optimizer or default) == "muon",
                         on_step=lambda _, loss: advance(1, loss=loss),
@@ -133,16 +140,24 @@ class ExpertEpisodes:
         self,
         config: ExperimentConfig,
         levels: list[LevelSet],
-        language_model: "LanguageModel",
+        processor: Any,
         environments: EnvironmentsConfig | None = None,
     ):
+        """Prepares the expert.
+
+        Args:
+            config: The experiment.
+            levels: Level sets with a `train` split.
+            processor: The model's, or a `ChatProcessor` if only `play` is called.
+            environments: Where environments run; None for the default.
+        """
         from vagen.engines.local.packing import ImageCache
 
         self.config = _demonstrated(config)
         self.environments = environments_of(environments)
         self.pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
-        self.processor = language_model.processor
-        self.renderer = ChatRenderer(self.processor)
+        self.processor = processor
+        self.renderer = ChatRenderer(processor)
         self.rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "experts")))
         self.frames = ImageCache(self.processor)
         self.played: list[tuple[list[TokenRow], dict[str, bytes]]] = []
@@ -154,12 +169,15 @@ class ExpertEpisodes:
         if episodes is not None and len(self.played) * size >= episodes:
             rows, frames = self.played[step % len(self.played)]
         else:
-            rows, frames = self._play(step, size)
+            trajectories, frames = self.play(step)
+            rows = [row for t in trajectories for row in t.rows if row.loss_mask.any()]
             if episodes is not None:
                 self.played.append((rows, frames))
         return rows, self.frames.shown_by(rows, frames)
 
-    def _play(self, step: int, size: int) -> tuple[list[TokenRow], dict[str, bytes]]:
+    def play(self, step: int) -> tuple[list[Trajectory], dict[str, bytes]]:
+        """The next batch of episodes, with `step` in their names, and PNG by digest."""
+        size = self.config.warm_start.batch_size
         policy = ExpertPolicy(self.renderer)
         runner = make_runner(
             self.config,
@@ -189,8 +207,50 @@ class ExpertEpisodes:
             run_episodes(runner, specs, environment, max_concurrency=len(specs))
         )
         check_failures(trajectories)
-        rows = [row for trajectory in trajectories for row in trajectory.rows]
-        return [row for row in rows if row.loss_mask.any()], runner.images
+        return trajectories, runner.images
+
+
+class Conversations:
+    """The conversations of `warm_start.data` as token rows."""
+
+    def __init__(self, config: ExperimentConfig, processor: Processor, s3: S3Config | None = None):
+        """Reads and renders all.
+
+        Raises:
+            DemonstrationError: The file cannot be used, or all of it is too long.
+        """
+        from vagen.engines.local.packing import ImageCache
+
+        source, self.size = config.warm_start.data, config.warm_start.batch_size
+        assert source is not None
+        found = read_demonstrations(source, s3)
+        if (episodes := config.warm_start.episodes) is not None:
+            found = found[: -(-episodes // self.size) * self.size]
+        renderer, limits = ChatRenderer(processor), limits_of(config)
+        rendered = [each.rows(renderer, limits) for each in found]
+        self.kept = [each for each in rendered if each is not None]
+        self.too_long = len(found) - len(self.kept)
+        lengths = (
+            f"data.max_prompt_length={limits.max_prompt_length}, max_response_length="
+            f"{limits.max_response_length} or max_trajectory_length={limits.max_trajectory_length}"
+        )
+        if not self.kept:
+            raise DemonstrationError(
+                f"all {len(found):,} conversations of {source} exceed {lengths}: raise these"
+            )
+        progress.note(f"{len(found):,} conversations in {source}")
+        if self.too_long:
+            progress.note(f"{self.too_long:,} of them are left out: they exceed {lengths}")
+        self.frames = ImageCache(processor)
+
+    def batch(self, step: int) -> tuple[list[TokenRow], dict[str, ProcessedImage]]:
+        """Rows of one step and the processed images they show."""
+        places = range(step * self.size, (step + 1) * self.size)
+        taken = [self.kept[place % len(self.kept)] for place in places]
+        rows = [row for part, _ in taken for row in part if row.loss_mask.any()]
+        return rows, self.frames.shown_by(
+            rows, {k: v for _, pngs in taken for k, v in pngs.items()}
+        )
 
 
 def _demonstrated(config: ExperimentConfig) -> ExperimentConfig:
