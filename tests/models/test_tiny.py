@@ -134,7 +134,7 @@ def test_frames_are_shown_in_their_own_statistics(tmp_path):
 
 
 def test_transformers_serve_samples_and_takes_no_thought_out_of_an_answer(tmp_path):
-    from transformers.cli.serving.utils import parse_assistant_message
+    from transformers.cli.serving import utils
 
     tags = [*TAGS, "<think>", "</think>"]
     build_tiny_model("tiny:text", tmp_path / "a", corpus=CORPUS, tags=tags, seed=3)
@@ -145,7 +145,10 @@ def test_transformers_serve_samples_and_takes_no_thought_out_of_an_answer(tmp_pa
 
     def served(tokenizer):
         made = tokenizer.encode(answer + tokenizer.eos_token)
-        return parse_assistant_message(tokenizer, saved.model, made, [])[:2]
+        if hasattr(utils, "parse_assistant_message"):
+            return utils.parse_assistant_message(tokenizer, saved.model, made, [])[:2]
+        about = utils.get_reasoning_config(tokenizer, saved.model)  # transformers 5.10
+        return utils.parse_reasoning(tokenizer, made[:-1], answer, about)
 
     assert served(unsaved) == ("<answer>Up</answer>", "left")
     assert served(saved.processor.tokenizer) == (answer, None)
