@@ -379,6 +379,14 @@ def test_rewards_of_tokens_are_placed_in_the_text(ends):
         env.step(said)
 
 
+@pytest.mark.parametrize("placed", ["all", 1.0, [3], [(1, 2, 3)], [(1, "much")]])
+def test_wrong_places_of_rewards_are_named(placed):
+    env = told()
+    *parts, info = env.step("go")
+    with pytest.raises(AnswerError, match=r"placed is .*; it must be"):
+        stepped_result(env, (*parts, {**info, "placed": placed}))
+
+
 def test_the_base_class_is_found_where_the_main_branch_has_it():
     from vagen.envs._common.gym_base import GymBaseEnv
     from vagen.envs._common.gym_image import GymImageEnv as found

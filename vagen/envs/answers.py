@@ -132,7 +132,7 @@ def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool,
         "success": flag(info["success"], f"{about}: success"),
     }
     if "placed" in info:
-        info["placed"] = [_place(part, f"{about}: placed") for part in info["placed"]]
+        info["placed"] = _places(info["placed"], f"{about}: placed")
     return (
         observation,
         number(reward, f"{where}'s reward"),
@@ -158,11 +158,10 @@ def _item(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _place(part: Any, what: str) -> list[float]:
-    if not isinstance(part, list | tuple) or len(part) != 2:
-        raise AnswerError(f"{what} holds {kind(part)}; it must hold pairs of an end and an amount")
-    end, amount = (number(value, what) for value in part)
-    return [int(end), amount]
+def _places(parts: Any, what: str) -> list[tuple[int, float]]:
+    if not isinstance(parts, list | tuple) or any(np.shape(part) != (2,) for part in parts):
+        raise AnswerError(f"{what} is {kind(parts)}; it must be a list of pairs (end, amount)")
+    return [(int(number(end, what)), number(amount, what)) for end, amount in parts]
 
 
 def _with_keys(found: Any, what: str, keys: tuple[str, ...]) -> Mapping[str, Any]:

@@ -195,6 +195,7 @@ def _positions(grid: Grid, merge: int) -> Tensor:
 @lru_cache(maxsize=256)
 def _interpolated(grid: Grid, per_side: int, merge: int, *how: Any) -> tuple[Tensor, Tensor]:
     if how:
+        # pyrefly: ignore[missing-attribute]
         of = vision_utils.get_vision_interpolation_indices_and_weights
         return of(torch.tensor([grid]), per_side, *how, merge)
     return vision_utils.get_vision_bilinear_indices_and_weights(
