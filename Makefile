@@ -169,7 +169,7 @@ test: ## Lint, types, manifests, all tests, also those that train
 	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
 		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) & pids="$$pids $$!"; \
-	$(MAKE) test-interop & pids="$$pids $$!"; \
+	make test-interop & pids="$$pids $$!"; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
