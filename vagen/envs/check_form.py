@@ -103,7 +103,7 @@ def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[st
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         demand(isinstance(flag, bool), f"step()'s {name} is {kind(flag)}; it must be a bool")
     demand(not (terminated and truncated), "an episode is both terminated and truncated")
-    _check_keys(info, set(STEP_INFO), "step()'s info")
+    _check_keys(info, {*STEP_INFO, *({"placed"} & info.keys())}, "step()'s info")
     _check_json(info, "step()'s info")
     _check_keys(info["rewards"], set(REWARDS), "info['rewards']")
     _check_keys(info["metrics"], set(METRICS), "info['metrics']")
