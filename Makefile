@@ -23,8 +23,8 @@ TRL_READY := $(TRL_VENV)/.installed
 FOREIGN := tests/envs/test_foreign_environments.py
 FOREIGN_VENV := .venv-foreign
 FOREIGN_READY := $(FOREIGN_VENV)/.installed
-# One each: they need different versions of openai.
-INTEROP_READY := .venv-verifiers/.installed .venv-inspect/.installed
+# One each: verifiers and Inspect AI need different versions of openai.
+INTEROP_READY := .venv-verifiers/.installed .venv-inspect/.installed .venv-openenv/.installed
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -200,9 +200,10 @@ test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on
 test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
 
-test-interop: $(INTEROP_READY) ## Play environments in verifiers and Inspect AI, each in a venv (1 minute)
+test-interop: $(INTEROP_READY) ## Play environments in verifiers, Inspect AI, OpenEnv, each in a venv (2 minutes)
 	.venv-verifiers/bin/python -m pytest tests/interop/test_verifiers.py $(ARGS)
 	.venv-inspect/bin/python -m pytest tests/interop/test_inspect.py $(ARGS)
+	.venv-openenv/bin/python -m pytest tests/interop/test_openenv.py $(ARGS)
 
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)

@@ -16,6 +16,7 @@ EXTRAS = {
     "mani_skill": "maniskill",
     "miniworld": "envs",
     "mujoco": "envs",
+    "openenv": "openenv",
     "optuna": "sweep",
     "prometheus_client": "service",
     "psycopg2": "server",
@@ -27,6 +28,7 @@ EXTRAS = {
     "verifiers": "verifiers",
     "verl": "verl",
     "wandb": "wandb",
+    "websockets": "openenv",
 }
 """Extra by name of the imported module."""
 

@@ -110,7 +110,7 @@ def test_code_of_a_clients_choice_is_served_only_if_asked_for(app) -> None:
     _, answer = open_session(app(), "os:system", {})
     assert answer["error"]["kind"] == "invalid"
     names = {e["env_name"] for e in app().get("/v1/environments").json()["environments"]}
-    assert "FrozenLake" in names and not names & {"Gymnasium", "GymImageEnv"}
+    assert "FrozenLake" in names and not names & {"Gymnasium", "GymImageEnv", "OpenEnv"}
 
 
 def test_a_session_belongs_to_its_client(app, tokens) -> None:

@@ -1,4 +1,4 @@
-"""`vagen env`: writes a new environment, shows one, or checks that it keeps the contract."""
+"""`vagen env`: writes a new environment; shows one, checks its contract, or serves it."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vagen.cli.common import command
 from vagen.config import InfraConfig
-from vagen.config.errors import validate
+from vagen.config.errors import ConfigError, validate
 from vagen.config.layers import Layers, parse_override
 from vagen.config.yaml_io import read_yaml
 from vagen.envs import ContractError, check_env, get_environment, make
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def env(options: Namespace) -> None:
     """Plays an environment and prints which parts of the contract it keeps; or all one would know
-    of it, with a page of pictures. Or writes a new one.
+    of it, with a page of pictures. Or writes a new one, or serves one.
 
     Raises:
         EnvironmentNameError: No environment of this name can be written.
@@ -49,6 +49,16 @@ def env(options: Namespace) -> None:
     except Exception as error:  # whatever a class of one's own raises
         reason = f"{type(error).__name__}: {error}"
         raise ContractError(f"{options.name} cannot be made: {reason}") from error
+    if options.action == "serve":
+        made.close()
+        if not options.openenv:
+            raise ConfigError(
+                "say which protocol: --openenv; python -m vagen.service serves runs of vagen"
+            )
+        from vagen.interop.openenv_server import serve
+
+        serve(options.name, made.config.model_dump(mode="json"), options.host, options.port)
+        return
     unchecked: list[str] = []
     try:
         if options.action == "show":

@@ -93,7 +93,7 @@ COMMANDS = {
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
     "env": Command(
         "vagen.cli.env:env",
-        "show an environment; write or check one of your own",
+        "show or serve an environment; write or check one of your own",
         None,
         (
             "env show Sokoban",

@@ -160,10 +160,10 @@ OPTIONS: dict[str, list[Option]] = {
     "env": [
         option(
             "action",
-            choices=["check", "init", "show"],
+            choices=["check", "init", "serve", "show"],
             help="check: play it, and say how it breaks the contract; init: write a new one that "
-            "works, with experiment and test; show: its prompt, levels, an expert's episode, the "
-            "truth, what chance wins, with a page",
+            "works, with experiment and test; serve: to other tools; show: its prompt, levels, an "
+            "expert's episode, the truth, what chance wins, with a page",
         ),
         option(
             "name",
@@ -184,6 +184,9 @@ OPTIONS: dict[str, list[Option]] = {
             help="check: how long it may take (60); a slow environment is played less",
         ),
         option("--to", metavar="DIR", help="folder: show for the page, init for the files (NAME)"),
+        option("--openenv", action="store_true", help="serve: by OpenEnv's protocol"),
+        option("--host", default="127.0.0.1", help="serve: address to listen on (127.0.0.1)"),
+        option("--port", type=int, default=8000, help="serve: its port (8000); 0: a free one"),
     ],
     "store": [
         option(

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,7 +253,9 @@ def _resets_in_threads(subject: _Subject) -> bool | None:
         return False
 
     def level(seed: int) -> Any:
-        return subject.make().reset(seed=seed)
+        # Closed at once: a server of environments may have few sessions.
+        with closing(subject.kind(subject.config, split=subject.split)) as env:
+            return env.reset(seed=seed)
 
     with ThreadPoolExecutor(16) as pool:
         threaded = list(pool.map(level, range(subject.threaded)))

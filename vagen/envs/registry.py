@@ -62,6 +62,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
 ADAPTERS: dict[str, EnvironmentEntry] = {
     "Gymnasium": EnvironmentEntry("Gymnasium", "vagen.envs.adapters.gymnasium:GymnasiumEnv"),
     "GymImageEnv": EnvironmentEntry("GymImageEnv", "vagen.envs.adapters.gym_image:GymImageAdapter"),
+    "OpenEnv": EnvironmentEntry("OpenEnv", "vagen.envs.adapters.openenv:OpenEnvAdapter"),
 }
 """Names for adapted environments, which the options specify."""
 

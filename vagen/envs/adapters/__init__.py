@@ -1,4 +1,4 @@
-"""Adapters for other interfaces: Gymnasium's, and VAGEN's `GymImageEnv`."""
+"""Adapters for other interfaces: Gymnasium's, VAGEN's `GymImageEnv`, and OpenEnv's."""
 
 import json
 from dataclasses import dataclass

@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from collections.abc import Mapping
-from random import Random
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -15,24 +14,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt
 
 from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
+from vagen.envs.adapters.foreign import ForeignConfig, ForeignEnv
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.adapters.success import read_rule
 from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
-from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
-from vagen.envs.config import EnvConfig
+from vagen.envs.base import IMAGE_PLACEHOLDER, State
 from vagen.envs.levels import Split
-from vagen.envs.parsing import (
-    ActionReader,
-    PromptFormat,
-    ResponseParser,
-    SectionName,
-    named,
-    write_response,
-)
-from vagen.envs.turns import TurnEnv
 
 MAX_NUMBERS = 512
 """Maximum size of an array in states and texts. States have a digest of larger ones, and text mode
@@ -46,84 +35,24 @@ _screen = Lock()
 """Held while `SCREEN` is changed."""
 
 
-class GymnasiumConfig(EnvConfig):
+class GymnasiumConfig(ForeignConfig):
     """Options of an adapted Gymnasium environment."""
 
-    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
-        "vagen-legacy": {"format": 0.5, "reward": 1.0, "success": 0.0},
-        "vagen-new": {"format": 0.1, "reward": 1.0, "success": 0.0},
-    }
-
-    prompt_format: PromptFormat = "free_think"
-    """`free_think` or `no_think`, since there are no state texts."""
-    max_actions_per_step: PositiveInt = 1
-    """Maximum actions in one response."""
     id: str
     """Gymnasium's id, such as `CartPole-v1` or `my_module:MyEnv-v0`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of `gymnasium.make`."""
     actions: dict[str, int] = Field(min_length=1)
     """Action names and their numbers in the environment."""
-    prompt: str = Field(min_length=1)
-    """Description of the task, the observation and the actions."""
-    success: str = "terminated and reward > 0"
-    """Success rule, such as `terminated and reward > 0`, `return >= 200`, `info.is_success`."""
     frame_size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width of scaled images in pixels; null does not scale."""
 
-    @field_validator("prompt_format")
-    @classmethod
-    def _has_no_state_texts(cls, prompt_format: PromptFormat) -> PromptFormat:
-        if prompt_format not in ("free_think", "no_think"):
-            raise ValueError(
-                f"{prompt_format} asks for state texts, and nothing is known of the states of a "
-                "Gymnasium environment; take free_think or no_think"
-            )
-        return prompt_format
 
-    @field_validator("success")
-    @classmethod
-    def _is_rule(cls, rule: str) -> str:
-        read_rule(rule)
-        return rule
-
-    @field_validator("actions")
-    @classmethod
-    def _are_words(cls, actions: dict[str, int]) -> dict[str, int]:
-        if len({word.casefold() for word in actions}) < len(actions):
-            raise ValueError("names of actions differ by more than case")
-        return actions
-
-    @model_validator(mode="after")
-    def _can_be_played(self) -> "GymnasiumConfig":
-        parser = ResponseParser(
-            layout=self.layout,
-            tags=self.tags,
-            read_action=named(tuple(self.actions)),
-            separator=self.action_sep,
-            max_actions=1,
-        )
-        for word in self.actions:
-            texts: dict[SectionName, str] = {"think": "so", "answer": word, "memory": "keep"}
-            if parser.parse(write_response(self.layout, self.tags, texts)).actions != (word,):
-                raise ValueError(
-                    f"actions: no answer can play {word!r}; a name is words without spaces around "
-                    f"them, without tags and without action_sep, which is {self.action_sep!r}"
-                )
-        return self
-
-
-class GymnasiumEnv(TurnEnv):
-    """A Gymnasium environment whose actions have names.
-
-    It has no expert, so a warm start is impossible. `expert_response` plays at random, for checks
-    of prompts and sizes.
-    """
+class GymnasiumEnv(ForeignEnv):
+    """A Gymnasium environment whose actions have names."""
 
     env_name: ClassVar[str] = "Gymnasium"
     config_class: ClassVar[type[GymnasiumConfig]] = GymnasiumConfig
-    has_expert: ClassVar[bool] = False
-    example_state: ClassVar[State] = {}
 
     config: GymnasiumConfig
 
@@ -137,7 +66,6 @@ class GymnasiumEnv(TurnEnv):
         """
         self._gym: gymnasium.Env[Any, Any] | None = None
         super().__init__(*args, **kwargs)
-        self._is_success = read_rule(self.config.success)
 
     @classmethod
     def sample_level(cls, config: GymnasiumConfig, seed: int, split: Split) -> SeedLevel:
@@ -159,65 +87,30 @@ class GymnasiumEnv(TurnEnv):
     def _load_level(self, level: SeedLevel, seed: int) -> None:
         result = self.inner.reset(seed=level.seed)
         observation, _ = unpacked(result, f"{_name(self.inner)}.reset()", ("observation", "info"))
-        self._facts: dict[str, Any] = {"reward": 0.0, "return": 0.0, "steps": 0}
+        self._begin(level.seed)
         self._keep(observation)
-        self._random = Random(level.seed)
 
     def _keep(self, observation: Any) -> None:
         kept = _Kept(observation)
         self._seen, self._texts = kept.value, kept.texts
 
-    def _action_reader(self) -> ActionReader:
-        return named(tuple(self.config.actions))
+    def _step_name(self) -> str:
+        return f"{_name(self.inner)}.step()"
 
     def _move(self, action: str) -> tuple[float, bool]:
-        where = f"{_name(self.inner)}.step()"
+        where = self._step_name()
         result = self.inner.step(self.config.actions[action])
         observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
         self._keep(observation)
-        reward = number(reward, f"{where}'s reward")
-        self._facts = {
-            **{f"info.{key}": value for key, value in info.items()},
-            "reward": reward,
-            "return": self._facts["return"] + reward,
-            "steps": self._facts["steps"] + 1,
-            "terminated": flag(terminated, f"{where}'s terminated"),
-            "truncated": flag(truncated, f"{where}'s truncated"),
-        }
-        paid = self._rewards["reward"] * reward + self._rewards["success"] * self._is_won()
-        return paid, self._facts["terminated"] or self._facts["truncated"]
-
-    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Like `TurnEnv.step`; also truncates when the environment does."""
-        observation, reward, terminated, truncated, info = super().step(action)
-        if terminated and not self._facts["terminated"]:
-            terminated, truncated = False, True
-        return observation, reward, terminated, truncated, info
-
-    def _is_won(self) -> bool:
-        if "terminated" not in self._facts:
-            return False
-        try:
-            return self._is_success(self._facts)
-        except AnswerError as error:
-            raise AnswerError(
-                f"{_name(self.inner)}.step(): {error} (env_config.success is "
-                f"{self.config.success!r}; numbers are compared, as in `info.KEY > 0`)"
-            ) from error
+        return self._record(
+            number(reward, f"{where}'s reward"),
+            flag(terminated, f"{where}'s terminated"),
+            flag(truncated, f"{where}'s truncated"),
+            info,
+        )
 
     def _read_state(self) -> State:
         return {"env_name": self.env_name, "id": self.config.id, "observation": self._seen}
-
-    def _plan(self, count: int) -> list[str]:
-        words = list(self.config.actions)
-        return [words[int(self._random.random() * len(words))] for _ in range(count)]
-
-    def _after(self, state: State, actions: list[str]) -> State:
-        return state
-
-    def example_response(self) -> str:
-        """A response with the first action."""
-        return self._write([next(iter(self.config.actions))], {}, {})
 
     def picture(self) -> NDArray[np.uint8]:
         """The rendered image, scaled to `frame_size`."""
@@ -240,13 +133,6 @@ class GymnasiumEnv(TurnEnv):
         """The observation as text or JSON, with five significant digits."""
         seen = self._seen
         return seen if isinstance(seen, str) else json.dumps(_rounded(seen))
-
-    def state_text(self, state: State) -> str:
-        """Empty, as no layout of this environment has state texts."""
-        return ""
-
-    def _rules(self) -> str:
-        return self.config.prompt
 
     def close(self) -> None:
         """Closes the environment."""
