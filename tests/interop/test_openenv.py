@@ -77,6 +77,13 @@ def places(text: str) -> tuple[int, int]:
     return at, mark
 
 
+def test_levels_do_not_depend_on_the_address():
+    adapter = envs.get_environment("OpenEnv").load()
+    options = ({**NAMED, "url": f"http://127.0.0.1:{port}"} for port in (8000, 9000))
+    configs = map(adapter.config_class.model_validate, options)
+    assert len({adapter.sample_level(config, 3, "test").seed for config in configs}) == 1
+
+
 @pytest.mark.parametrize("options", [{}, {"render_mode": "text"}, {"max_actions_per_step": 3}])
 def test_a_server_keeps_the_contract(url, options):
     config = {**NAMED, "url": url, **options}

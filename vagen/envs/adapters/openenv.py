@@ -125,9 +125,9 @@ class OpenEnvAdapter(ForeignEnv):
 
     @classmethod
     def sample_level(cls, config: OpenEnvConfig, seed: int, split: Split) -> SeedLevel:
-        """The environment's seed for `reset(seed=seed)` in this split."""
+        """The environment's seed for `reset(seed=seed)` in this split; the same at any address."""
         given = {"kwargs": config.kwargs, "reset": config.reset}
-        return seed_level(f"OpenEnv {config.url or config.module}", given, seed, split)
+        return seed_level(f"OpenEnv {config.module or 'server'}", given, seed, split)
 
     @cached_property
     def observation_space(self) -> Any:
