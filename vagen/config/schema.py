@@ -356,8 +356,9 @@ def trajectories_per_iteration(config: ExperimentConfig) -> int:
 def context_window(config: ExperimentConfig) -> int | None:
     """Maximum turns in a prompt, with the current one, without summaries; None for all.
 
-    A window that holds every turn of an episode is none: no context is ever without the first turn,
-    so the state a truncated episode stopped in is shown as `concat` shows it.
+    A window that holds every turn of an episode is none, unless `compact_budget` may end a row
+    earlier: no context is ever without the first turn, so the state a truncated episode stopped in
+    is shown as `concat` shows it.
     """
     manager = config.rollout_manager
     window = {"concat": None, "no_concat": 1}.get(manager.context, manager.window_size)

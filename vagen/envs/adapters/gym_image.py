@@ -159,15 +159,15 @@ class GymImageAdapter(AgentEnv):
         if self._reads_tokens:
             more = {"response_token_ids": [*map(ord, action)], "tokenizer": Characters()}
         where, result = f"{self._name}.step()", self._run(self._inner.step(action, **more))
-        if isinstance(result, tuple) and len(result) == 5:
-            shown, reward, ended, cut, info = unpacked(result, where, STEP)
-            over, cut = flag(ended, f"{where}'s terminated"), flag(cut, f"{where}'s truncated")
-        else:
-            parts = ("observation", "reward", "done", "info")
-            shown, reward, done, info = unpacked(result, where, parts)
-            over = flag(done, f"{where}'s done")
-            cut = over and _Info(info, f"{where}'s info").flag("truncated", False)
+        five = isinstance(result, tuple) and len(result) == len(STEP)
+        parts = STEP if five else ("observation", "reward", "done", "info")
+        shown, reward, done, *ends, info = unpacked(result, where, parts)
         found = _Info(info, f"{where}'s info")
+        over = flag(done, f"{where}'s {parts[2]}")
+        if five:
+            cut = flag(ends[0], f"{where}'s truncated")
+        else:
+            cut = over and found.flag("truncated", False)
         self._turns += 1
         success = any(found.flag(key, False) for key in SUCCESS_KEYS)
         terminated = not cut and (success or over)
