@@ -1,5 +1,6 @@
 """Frames: composed of tiles that numpy draws once, and as PNG bytes, keyed by content digest."""
 
+import base64
 import hashlib
 import io
 import struct
@@ -115,6 +116,11 @@ _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _TRUE_COLOUR = 2
 _NO_FILTER, _MINUS_LEFT = 0, 1
 _LEVEL = 1
+
+
+def png_url(png: bytes) -> str:
+    """A PNG as a data URL, for pages and for messages in OpenAI's form."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
 def png_bytes(frame: NDArray[np.uint8]) -> bytes:

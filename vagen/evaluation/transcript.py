@@ -5,7 +5,6 @@ of a message, its end, an image), so that the same runner, contexts and turn lim
 result of several turns can be converted to messages.
 """
 
-import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from vagen.clients.chat import Body
 from vagen.clients.vendors import Hosted
 from vagen.config.evaluation_options import EndpointConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.envs.images import png_bytes
+from vagen.envs.images import png_bytes, png_url
 from vagen.rollout.types import Sampling
 
 _ROLES = ("system", "user", "assistant")
@@ -172,8 +171,7 @@ def _image_part(image: Image.Image, options: EndpointConfig) -> dict[str, Any]:
     if options.image_scale != 1.0:
         size = [max(1, round(side * options.image_scale)) for side in image.size]
         image = image.resize((size[0], size[1]), Image.Resampling.NEAREST)
-    png = base64.b64encode(png_bytes(np.asarray(image))).decode("ascii")
-    url = {"url": f"data:image/png;base64,{png}"}
+    url = {"url": png_url(png_bytes(np.asarray(image)))}
     if options.detail is not None:
         url["detail"] = options.detail
     return {"type": "image_url", "image_url": url}

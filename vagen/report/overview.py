@@ -3,13 +3,13 @@
 As the trajectory viewer it needs no network; it links to the pages beside it in the run's folder.
 """
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
+from vagen.envs.images import png_url
 from vagen.metrics import find
 from vagen.report.viewer import asset, csp_hash, template
 from vagen.storage import write_whole
@@ -132,7 +132,7 @@ def write_overview(
     page = template("overview.html.j2").render(
         title=title,
         facts=facts,
-        curves=_uri(curves.read_bytes()) if curves else "",
+        curves=png_url(curves.read_bytes()) if curves else "",
         headline=headline,
         evaluations=evaluations,
         flips=flips,
@@ -143,14 +143,10 @@ def write_overview(
             if m is not None
         ],
         refresh=refresh,
-        uri=_uri,
+        uri=png_url,
         style=Markup(style),
         style_hash=csp_hash(style),
     )
     with write_whole(path) as partial:
         partial.write_text(page, encoding="utf-8", newline="\n")
     return Path(path)
-
-
-def _uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

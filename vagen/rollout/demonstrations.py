@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vagen.config.infra import S3Config
 from vagen.envs.base import IMAGE_PLACEHOLDER
-from vagen.envs.images import image_digest, png_bytes
+from vagen.envs.images import image_digest, png_bytes, png_url
 from vagen.rollout.contexts import Contexts
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.runner import EpisodeLimits
@@ -306,8 +306,7 @@ def user_content(text: str, pngs: Sequence[bytes]) -> str | list[dict[str, Any]]
     parts: list[dict[str, Any]] = []
     for i, piece in enumerate(text.split(IMAGE_PLACEHOLDER)):
         if i:
-            data = base64.b64encode(pngs[i - 1]).decode("ascii")
-            url = {"url": f"data:image/png;base64,{data}"}
+            url = {"url": png_url(pngs[i - 1])}
             parts.append({"type": "image_url", "image_url": url})
         if piece:
             parts.append({"type": "text", "text": piece})

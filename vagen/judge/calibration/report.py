@@ -1,6 +1,5 @@
 """The report of a calibration: metrics, and disagreements as pictures and text."""
 
-import base64
 import html
 import io
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from vagen.envs.images import png_url
 from vagen.judge.calibration.measure import Calibration, Judged
 from vagen.judge.calibration.writer import TextKind
 
@@ -143,8 +143,7 @@ def _picture(env_name: str, judged: Judged) -> bytes | None:
 def _figure(picture: bytes | None, said: str, text: str) -> str:
     image = ""
     if picture is not None:
-        data = base64.b64encode(picture).decode()
-        image = f'<img alt="the state" src="data:image/png;base64,{data}">'
+        image = f'<img alt="the state" src="{png_url(picture)}">'
     return (
         f"<figure>{image}<figcaption>{html.escape(said)}</figcaption>"
         f"<pre>{html.escape(text)}</pre></figure>"
