@@ -32,8 +32,8 @@ class Asked:
     """The user message."""
     forms: list[str]
     """Claims that an extraction may list."""
-    structured: bool
-    """Whether a JSON schema was asked for."""
+    form: str
+    """Type of the response that was asked for."""
     authorization: str | None
     ending: str = ""
     """A fault, or `answered`."""
@@ -55,7 +55,10 @@ class Behaviour:
     retry_after: str = "0.05"
     status: int | None = None
     """Of every answer, if given."""
-    takes_schema: bool = True
+    forms: tuple[str, ...] = ("json_schema", "json_object", "text")
+    """Types of responses that it knows."""
+    refusal: tuple[int, str] = (400, "not supported")
+    """Of the others; llama-cpp-python's server: 500, and where the error is."""
     key: str | None = None
     """The only key that is let in."""
     delay: float = 0.0
@@ -101,9 +104,9 @@ class ScriptedServer(ThreadedServer):
         if body["model"] != MODEL:
             asked.ending = "refused"
             return _error(404, f"no model {body['model']}")
-        if asked.structured and not behaviour.takes_schema:
-            asked.ending = "no schema"
-            return _error(400, "response_format is not supported")
+        if asked.form not in behaviour.forms:
+            asked.ending = "form"
+            return _error(*behaviour.refusal)
         if behaviour.status is not None:
             asked.ending = str(behaviour.status)
             return _error(behaviour.status, f"as told; you sent {asked.authorization}")
@@ -160,7 +163,7 @@ def _asked(body: dict[str, Any], authorization: str | None) -> Asked:
         role=f"{kind} {tense}",
         document=json.loads(user),
         forms=re.findall(r"^- `(\w+)`:", system, re.MULTILINE),
-        structured="response_format" in body,
+        form=body.get("response_format", {"type": "text"})["type"],
         authorization=authorization,
     )
 

@@ -306,13 +306,25 @@ def test_equal_questions_under_way_are_asked_once(server: ScriptedServer) -> Non
     ]
 
 
-def test_a_server_without_schemas_is_asked_without(server: ScriptedServer) -> None:
-    server.behaviour.takes_schema = False
+LLAMA = (500, "{'type': 'literal_error', 'loc': ('body', 'response_format', 'type')}")
+
+
+@pytest.mark.parametrize(
+    ("forms", "refusal", "asked"),
+    [
+        (("json_object", "text"), LLAMA, ["json_schema", *["json_object"] * 4]),
+        (("text",), (400, "not supported"), ["json_schema", "json_object", *["text"] * 4]),
+    ],
+)
+def test_a_server_that_refuses_a_form_of_answers_is_asked_for_the_next(
+    server: ScriptedServer, forms: tuple[str, ...], refusal: tuple[int, str], asked: list[str]
+) -> None:
+    server.behaviour.forms, server.behaviour.refusal = forms, refusal
     server.behaviour.wrap = "<think>maybe</think>Sure:\n```json\n{}\n```\nThat is all."
     said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(4)]
     verdicts, client = judge_all(options(server, concurrency=1), said, env_name="Room")
     assert [v.observation for v in verdicts] == [1.0] * 4
-    assert [asked.structured for asked in server.asked] == [True, False, False, False, False]
+    assert [each.form for each in server.asked] == asked
     assert client.usage.answers == 4
 
 

@@ -79,7 +79,7 @@ class ChatClient:
             self.client, key, api_key_env=None if usual else config.api_key_env
         )
         self._model, self._limit = hosted.name, hosted.limit_name
-        self._json_schema = config.json_schema
+        self._forms = _FORMS if config.json_schema else _FORMS[-1:]
 
     @property
     def usage(self) -> Usage:
@@ -132,16 +132,33 @@ class ChatClient:
         await self._chat.close()
 
     async def _send(self, body: dict[str, Any], question: Question) -> ChatReply:
-        """One reply; sent again without a JSON schema if the server rejects it."""
-        if not self._json_schema:
-            return await self._chat.complete(body)
-        schema = {"name": question.schema_name, "strict": True, "schema": question.schema}
-        form = {"response_format": {"type": "json_schema", "json_schema": schema}}
-        try:
-            return await self._chat.complete(body | form)
-        except NoAnswerError as error:
-            if error.reason is not Reason.REJECTED:
-                raise
-        reply = await self._chat.complete(body)
-        self._json_schema = False
-        return reply
+        """One reply, constrained by the first of `_FORMS` that the server takes."""
+        forms = self._forms
+        for tried, form in enumerate(forms):
+            try:
+                reply = await self._chat.complete(body | _form_of(form, question))
+            except NoAnswerError as error:
+                if form == forms[-1] or not _refuses_form(error):
+                    raise
+            else:
+                self._forms = forms[tried:]
+                return reply
+        raise AssertionError("the last form returns or raises")
+
+
+_FORMS = ("json_schema", "json_object", "text")
+"""Ways to ask for JSON. llama-cpp-python's server takes a schema with `json_object` only."""
+
+
+def _form_of(form: str, question: Question) -> dict[str, Any]:
+    if form == "text":
+        return {}
+    schema: dict[str, Any] = {"schema": question.schema}
+    if form == "json_schema":
+        schema = {form: {"name": question.schema_name, "strict": True, **schema}}
+    return {"response_format": {"type": form, **schema}}
+
+
+def _refuses_form(error: NoAnswerError) -> bool:
+    """Whether another form may be answered; some servers fail with 500 on what they do not know."""
+    return error.reason is Reason.REJECTED or "response_format" in str(error)
