@@ -1,12 +1,10 @@
 """Which methods can be told from which: `make bench-method`.
 
     python -m benchmarks.method                    # tokens, gradients, report
-    python -m benchmarks.method entropy            # entropy bonuses, with a report of their own
-    python -m benchmarks.method covariance ratios  # losses beside PPO's, likewise
-    python -m benchmarks.method curriculum         # levels drawn by success, likewise
-    python -m benchmarks.method gate               # observations that a policy drops, likewise
+    python -m benchmarks.method gate               # observations that a policy drops
     python -m benchmarks.method contexts           # summaries and drops in whole trainings
     python -m benchmarks.method frozenlake report  # studies on the real pipeline: hours each
+    python -m benchmarks.method tables             # prints every table of the results
 
 What is finished lies in a file of its own under `--outputs` and is not made again, so that the
 command can be stopped and repeated, arm by arm. `report` writes `benchmarks/results/method.json`
@@ -18,17 +16,15 @@ import multiprocessing
 from functools import partial
 from pathlib import Path
 
-from benchmarks.method import contexts, curriculum, gate, pipeline, report
-from benchmarks.method.jobs import ENTROPY, Job, jobs
+from benchmarks.method import contexts, gate, pipeline, report
+from benchmarks.method.jobs import Job, jobs
 
-WRITERS = {part.FILES: part.write for part in (*ENTROPY.values(), curriculum)}
-"""Parts with a report of their own."""
 OWN = {part.FILES: part for part in (gate, contexts)}
 """Parts that run their arms themselves, by `--seeds`."""
 
 
 def main() -> None:
-    known = ["tokens", "gradients", *WRITERS, *OWN, *pipeline.STUDIES, "report"]
+    known = ["tokens", "gradients", *OWN, *pipeline.STUDIES, "report", "tables"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,6 +42,9 @@ def main() -> None:
             studies = {name: study.contrasts for name, study in pipeline.STUDIES.items()}
             report.write(outputs, studies, options.note)
             continue
+        if part == "tables":
+            print(report.every_table())
+            continue
         if part in OWN:
             seeds = options.seeds or range(8)
             with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
@@ -59,8 +58,6 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             for number, line in enumerate(pool.imap_unordered(Job.run, todo), 1):
                 print(f"[{number}/{len(todo)}] {line}", flush=True)
-        if part in WRITERS:
-            WRITERS[part](outputs, options.note)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,45 @@
 """What is compared: arms on the token task, and the contrasts that the papers' claims come to."""
 
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
-from benchmarks.method.lab import Task
+from benchmarks.method.lab import TURNS, Task
 from benchmarks.method.learner import Arm
+from vagen.learning import LossMode
 
-TASKS = {
-    "dependent, dense": Task(dependent=True, reward="dense"),
-    "independent, sparse": Task(dependent=False, reward="sparse"),
-    "independent, noisy": Task(dependent=False, reward="noisy"),
-    "independent, dense": Task(dependent=False, reward="dense"),
-    "dependent, noisy": Task(dependent=True, reward="noisy"),
-    "dependent, sparse": Task(dependent=True, reward="sparse"),
+
+def name_of(task: Task) -> str:
+    """`dependent, sparse, noisy, 32 turns`; `dense` is said where nothing else is."""
+    kinds = [kind for kind in ("sparse", "noisy") if getattr(task, kind, task.noise > 0)]
+    length = [f"{task.turns} turns"] if task.turns != TURNS else []
+    first = "dependent" if task.dependent else "independent"
+    return ", ".join([first, *(kinds or ["dense"]), *length])
+
+
+CROSSED = {
+    name_of(task): task
+    for turns in (TURNS, 2, 32)
+    for dependent, sparse, noise in product((True, False), (False, True), (0.0, 1.0))
+    for task in [Task(dependent, sparse, noise, turns)]
 }
-"""In the order in which they are run."""
+"""Dependence, sparsity, noise and length."""
+TASKS = {
+    name: task
+    for name, task in CROSSED.items()
+    if task.turns == TURNS and not (task.sparse and task.noise)
+}
+"""Those of the contrasts."""
+LEVELS = "levels"
+"""The task of `benchmarks.method.curriculum`."""
 
 _TURNS = Arm("masked_gae")
 _SUM = replace(_TURNS, use_multi_turn_reward=False)
 _GROUPS = replace(_SUM, n_trajectory=8)
 _TURN_WISE = Arm("turn_wise_gae", high_level_gamma=1.0)
 _BI_LEVEL = Arm("bi_level_gae")
+_CLOCK = Arm("variable_clock_gae", high_level_lam=0.95, bi_level_mix=0.75)
+"""As VAGEN's main branch has it."""
 
 SUMMED: dict[str, Arm] = {
     "gae, no loss mask": replace(_SUM, adv_estimator="gae", use_loss_mask=False),
@@ -59,6 +78,8 @@ PER_TURN: dict[str, Arm] = {
     "bi-level 0, turns": replace(_BI_LEVEL, high_level_lam=0.0),
     "bi-level .5 undiscounted, turns": replace(_BI_LEVEL, high_level_lam=0.5, high_level_gamma=1.0),
     "adaptive, turns": Arm("adaptive_credit"),
+    "variable clock, turns": _CLOCK,
+    "variable clock .5, turns": replace(_CLOCK, high_level_lam=0.5, bi_level_mix=1.0),
     "gae, turns": Arm("gae"),
     "gae token .95, turns": Arm("gae", lam=0.95),
     "masked token .95, turns": Arm("masked_gae", lam=0.95),
@@ -72,6 +93,12 @@ JUDGED: dict[str, Arm] = {
     for name in ("bi-level, turns", "bi-level .5, turns")
     for judge in ("judge", "placebo")
 }
+_PLACED = ("masked, turns", "bi-level, turns", "variable clock, turns")
+for _name in _PLACED:
+    JUDGED[f"{_name}, judge"] = replace(PER_TURN[_name], judge="judge")
+    JUDGED[f"{_name}, judge on spans"] = replace(
+        PER_TURN[_name], judge="judge", reward_placement="span"
+    )
 
 ONLY_IN_GRADIENTS: dict[str, Arm] = {
     "rloo, no loss mask": replace(_GROUPS, adv_estimator="rloo", use_loss_mask=False),
@@ -86,18 +113,69 @@ ONLY_DENSE = (
     *("masked token .95, turns", "masked not whitened, turns", "masked value clip .5, turns"),
 )
 """Questions of less weight, asked where learning is fastest."""
-SPARSE = ("bi-level, turns", "bi-level .5, turns")
+COMPARED = (
+    *("masked", "masked, turns", "bi-level, turns", "bi-level .5, turns"),
+    *("variable clock, turns", "grpo", "gigpo, turns"),
+)
+"""Arms of all tasks."""
+_EARLY = {"dependent, dense": "gigpo, turns", "independent, sparse": "grpo"}
+_EARLY["independent, noisy"] = "gigpo, turns"
+"""Estimators without a critic, for the losses."""
+BONUSES = {
+    "entropy .02": {"entropy_coeff": 0.02},
+    "entropy .1": {"entropy_coeff": 0.1},
+    "entropy target .5": {"entropy_target": 0.5},
+    "entropy target 1": {"entropy_target": 1.0},
+}
+COVARIANCE: dict[str, dict[str, LossMode]] = {
+    mode: {"loss_mode": mode} for mode in ("clip_cov", "kl_cov")
+}
+RATIOS: dict[str, dict[str, LossMode]] = {
+    mode: {"loss_mode": mode} for mode in ("gspo", "gspo_turn", "cispo")
+}
 
 
-def arms_of(task: Task) -> dict[str, Arm]:
+def _losses(task: str) -> dict[str, Arm]:
+    """Bonuses and losses, each beside the same start without.
+
+    A confident policy's first logits are eight times as far apart: as after imitation it is sure of
+    what it does, right or wrong. With four epochs an iteration has eight steps, so that ratios
+    leave 1.
+    """
+    first = (SUMMED | PER_TURN)[_EARLY[task]]
+    confident, often = replace(first, sharpness=8.0), replace(first, epochs=4)
+    kinds = {"fresh": (first, BONUSES), "4 epochs": (often, RATIOS)}
+    kinds["confident"] = (confident, BONUSES | COVARIANCE)
+    return {
+        f"{start}: {name}": replace(base, **options)
+        for start, (base, others) in kinds.items()
+        for name, options in ({"plain": {}} | others).items()
+    }
+
+
+def arms_of(name: str) -> dict[str, Arm]:
     """Arms that a task can tell apart: where the only reward is at the end it is summed anyway."""
-    if task.reward == "dense":
-        return SUMMED | PER_TURN
-    asked = {name: arm for name, arm in (SUMMED | PER_TURN).items() if name not in ONLY_DENSE}
-    if task.reward == "sparse":
-        more = () if task.dependent else (*SUMMED, "bi-level .9, turns", "adaptive, turns")
-        asked = {name: arm for name, arm in asked.items() if name in (*SPARSE, *more)}
-    return asked | JUDGED
+    if name == LEVELS:
+        draws = {"even": None, "curriculum": TURNS, "curriculum, 4 buckets": 4}
+        return {
+            f"{estimator}: {draw}": replace(SUMMED[estimator], buckets=buckets)
+            for estimator in ("grpo", "masked")
+            for draw, buckets in draws.items()
+        }
+    task, every = CROSSED[name], SUMMED | PER_TURN
+    compared = {arm: every[arm] for arm in COMPARED if not (task.sparse and arm == "masked, turns")}
+    if name not in TASKS:
+        return compared
+    if not task.sparse and not task.noise:
+        asked = every
+    else:
+        asked = {arm: every[arm] for arm in every if arm not in ONLY_DENSE}
+        if task.sparse:
+            apart = ("bi-level .9, turns", "adaptive, turns", "variable clock .5, turns")
+            asked = {arm: asked[arm] for arm in asked if arm in (*SUMMED, *COMPARED, *apart)}
+            del asked["masked, turns"]
+        asked |= JUDGED
+    return asked | (_losses(name) if name in _EARLY else {})
 
 
 class Contrast(NamedTuple):
@@ -127,6 +205,19 @@ CONTRASTS = [
         "judge against placebo, turn λ .5",
         "bi-level .5, turns, placebo",
         "bi-level .5, turns, judge",
+    ),
+    *(
+        Contrast(
+            f"judge on spans against turn ends, {name}", f"{name}, judge", f"{name}, judge on spans"
+        )
+        for name in _PLACED
+    ),
+    Contrast("variable clock against masked GAE", "masked, turns", "variable clock, turns"),
+    Contrast("variable clock against bi-level λ 1", "bi-level, turns", "variable clock, turns"),
+    Contrast(
+        "variable clock against bi-level, both λ .5",
+        "bi-level .5, turns",
+        "variable clock .5, turns",
     ),
     Contrast("all of TRICO against PPO", "gae, no loss mask", "bi-level, turns"),
     Contrast("bi-level GAE against GRPO", "grpo", "bi-level, turns"),
@@ -171,3 +262,20 @@ CONTRASTS = [
     Contrast("bare scores (ARPO) against BRPO", "brpo", "arpo"),
 ]
 """The weightiest first: arms are run in the order in which they are asked for."""
+
+LOSSES = [
+    Contrast(f"{name}, {start}", f"{start}: plain", f"{start}: {name}")
+    for start, names in (
+        ("fresh", BONUSES),
+        ("confident", BONUSES | COVARIANCE),
+        ("4 epochs", RATIOS),
+    )
+    for name in names
+]
+CURRICULUM = [
+    Contrast(f"{draw}, {estimator}", f"{estimator}: even", f"{estimator}: {draw}")
+    for estimator in ("grpo", "masked")
+    for draw in ("curriculum", "curriculum, 4 buckets")
+]
+STUDIES = {"claims": CONTRASTS, "losses": LOSSES, "curriculum": CURRICULUM}
+"""Contrasts that are corrected for their number together."""

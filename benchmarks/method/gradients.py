@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.method.lab import Networks, Task, draw, play
 from benchmarks.method.learner import Arm, Learner, kept_rows, train
 
-POLICY = Arm("bi_level_gae", high_level_lam=0.5)
+POLICY = Arm("bi_level_gae", high_level_lam=0.5, actor_lr=0.003, critic_lr=0.006)
 """What the fixed policies are trained with, on dense rewards."""
 POLICY_ITERATIONS = {False: 30, True: 45}
 """By whether turns are dependent: about half of the turns earn then."""
@@ -63,13 +63,13 @@ def moments(gradients: Tensor) -> Moments:
 
 def fixed_policies(task: Task, seeds: Sequence[int]) -> tuple[Tensor, Networks]:
     """Share of turns that earn at the end, [S], and the policies."""
-    trained = train(replace(task, reward="dense"), POLICY, seeds, POLICY_ITERATIONS[task.dependent])
+    trained = train(task, POLICY, seeds, POLICY_ITERATIONS[task.dependent])
     return trained.accuracy[:, -1], trained.policies
 
 
 def measure(policies: Networks, task: Task, arm: Arm, seeds: Sequence[int]) -> Moments:
     """The gradients of an arm's policy loss, before anything is learnt from them."""
-    learner = Learner(arm, task, seeds)
+    learner = Learner(replace(arm, critic_lr=POLICY.critic_lr), task, seeds)
     gradients = []
     for number in range(CRITIC_ITERATIONS + BATCHES):
         learning = number < CRITIC_ITERATIONS

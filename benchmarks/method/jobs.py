@@ -1,21 +1,25 @@
-"""One arm on one task: a result that is a file."""
+"""One arm on one task, at its own best learning rates: a result that is a file."""
 
 import functools
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.method import arms, curriculum, entropy, gradients, lab, learner, losses
+from benchmarks.method import arms, gradients, lab, learner
+from benchmarks.method.curriculum import Levels
+from benchmarks.method.report import measures
 from vagen.storage import write_whole
 
 SEEDS = range(8)
-ENTROPY = {study.FILES: study for study in (entropy, losses.COVARIANCE, losses.RATIOS)}
-"""Studies that follow entropy too, on tasks of their own."""
-ITERATIONS = {"dense": 60, "noisy": 60, "sparse": 80}
+TUNING_SEEDS = range(100, 104)
+ACTOR_RATES, ACTOR_STEP = (0.005, 0.01, 0.02, 0.04, 0.08), 2.0
+CRITIC_RATES, CRITIC_STEP = (0.01 / 3, 0.01, 0.03), 3.0
+MOST_STEPS = 3
+"""Beyond the edge of a grid."""
 
 
 class Job:
@@ -26,14 +30,7 @@ class Job:
         self.path = outputs / part / task / f"{name}.json"
         self.settings: dict[str, Any] = {"arm": asdict(arm), "seeds": list(SEEDS)}
         if part == "tokens":
-            self.settings["iterations"] = ITERATIONS[arms.TASKS[task].reward]
-        elif part in ENTROPY:
-            self.settings["iterations"] = entropy.ITERATIONS
-        elif part == curriculum.FILES:
-            self.settings |= {
-                "iterations": curriculum.ITERATIONS,
-                "draws": curriculum.draws_of(name),
-            }
+            self.settings["iterations"] = iterations_of(task)
         else:
             self.settings["batches"] = gradients.BATCHES
 
@@ -42,34 +39,83 @@ class Job:
         if not self.path.exists():
             return False
         stored = json.loads(self.path.read_text())
-        # What an arm could not say yet was at its default.
-        stored["arm"] = asdict(learner.Arm(self.arm.adv_estimator)) | stored["arm"]
         return self.settings == {key: stored.get(key) for key in self.settings}
 
     def run(self) -> str:
         """Makes the file; returns a line about it."""
         torch.set_num_threads(1)
-        found = RUNS[self.part](arms.TASKS[self.task], self.arm, self.settings)
+        run = tokens if self.part == "tokens" else _gradients
+        found = run(self.task, self.arm, self.settings)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(self.path) as partial:
             partial.write_text(json.dumps(self.settings | found) + "\n")
         return f"{self.part}: {self.task}: {self.name}"
 
 
-def _tokens(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    trained = learner.train(task, arm, SEEDS, settings["iterations"])
-    return {"curves": trained.accuracy.tolist()}
+def iterations_of(task: str) -> int:
+    """Enough for most arms at their best rates to come to a plateau; more turns teach more."""
+    if task == arms.LEVELS:
+        return 120
+    of = arms.CROSSED[task]
+    iterations = 100 if of.sparse else 80 if of.noise else 60
+    return {2: 2 * iterations, 8: iterations, 32: iterations // 2}[of.turns]
 
 
-def _entropy(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    trained = learner.train(task, arm, SEEDS, settings["iterations"])
-    curves = {"curves": trained.accuracy, "entropy": trained.entropy, "weights": trained.weights}
-    return {name: curve.tolist() for name, curve in curves.items()}
+def tokens(task: str, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
+    """Tunes the actor's rate, then the critic's, by the area; then trains new seeds at the best."""
+    tuning: list[dict[str, Any]] = []
+
+    def train(tried: learner.Arm, seeds: Sequence[int]) -> learner.Training:
+        play = Levels(tried, seeds).play if task == arms.LEVELS else lab.play
+        of = lab.Task() if task == arms.LEVELS else arms.CROSSED[task]
+        return learner.train(of, tried, seeds, settings["iterations"], play)
+
+    def area(tried: learner.Arm) -> float:
+        rates = {"actor_lr": tried.actor_lr, "critic_lr": tried.critic_lr}
+        for row in tuning:
+            if rates.items() <= row.items():
+                return sum(row["auc"])
+        found = train(tried, TUNING_SEEDS).accuracy.mean(1).tolist()
+        tuning.append({**rates, "auc": [round(value, 5) for value in found]})
+        return sum(found)
+
+    best = replace(
+        arm,
+        actor_lr=search(ACTOR_RATES, ACTOR_STEP, lambda rate: area(replace(arm, actor_lr=rate))),
+    )
+    if learner.get_estimator(arm.adv_estimator).needs_critic:
+        best = replace(
+            best,
+            critic_lr=search(
+                CRITIC_RATES, CRITIC_STEP, lambda rate: area(replace(best, critic_lr=rate))
+            ),
+        )
+    trained = train(best, settings["seeds"])
+    return {
+        "actor_lr": best.actor_lr,
+        "critic_lr": best.critic_lr,
+        "tuning": tuning,
+        **measures(trained.accuracy.tolist()),
+        "final_entropy": trained.entropy[:, -10:].mean(1).tolist(),
+        "curve": [round(value, 4) for value in trained.accuracy.mean(0).tolist()],
+    }
 
 
-def _gradients(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    accuracy, policies, reference = _fixed(task.dependent)
-    found = gradients.measure(policies, task, arm, SEEDS)
+def search(rates: Sequence[float], step: float, area: Callable[[float], float]) -> float:
+    """The best of a grid that grows while its best is at an edge."""
+    found = {rate: area(rate) for rate in rates}
+    for _ in range(MOST_STEPS):
+        best = max(found, key=found.__getitem__)
+        if best not in (min(found), max(found)):
+            break
+        rate = best / step if best == min(found) else best * step
+        found[rate] = area(rate)
+    return max(found, key=found.__getitem__)
+
+
+def _gradients(task: str, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
+    accuracy, policies, reference = _fixed(arms.CROSSED[task].dependent)
+    found = gradients.measure(policies, arms.CROSSED[task], arm, SEEDS)
     return {
         "accuracy": accuracy.tolist(),
         "snr": found.snr().tolist(),
@@ -80,27 +126,15 @@ def _gradients(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> di
 @functools.cache
 def _fixed(dependent: bool) -> tuple[torch.Tensor, lab.Networks, gradients.Moments]:
     """Once per process: share of turns that earn, the policies, and the true gradient."""
-    task = lab.Task(dependent, "dense")
+    task = lab.Task(dependent)
     accuracy, policies = gradients.fixed_policies(task, SEEDS)
     return accuracy, policies, gradients.measure(policies, task, gradients.REFERENCE, SEEDS)
-
-
-RUNS: dict[str, Callable[[lab.Task, learner.Arm, dict[str, Any]], dict[str, Any]]] = {
-    "tokens": _tokens,
-    "gradients": _gradients,
-    **dict.fromkeys(ENTROPY, _entropy),
-    curriculum.FILES: curriculum.run,
-}
 
 
 def jobs(part: str, outputs: Path) -> list[Job]:
     """All of a part, task by task, the weightiest arms first."""
     if part == "tokens":
-        of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
-    elif part in ENTROPY:
-        of_tasks = {name: ENTROPY[part].arms_of(name) for name in entropy.TASKS}
-    elif part == curriculum.FILES:
-        of_tasks = {curriculum.TASK: curriculum.arms_of()}
+        of_tasks = {name: arms.arms_of(name) for name in (*arms.TASKS, arms.LEVELS, *arms.CROSSED)}
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
         first_step = {name: arm for name, arm in every.items() if arm.clip_ratio_high == 0.2}

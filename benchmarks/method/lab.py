@@ -1,12 +1,12 @@
-"""A task of eight turns in bare tokens, and small recurrent networks that play it.
+"""A task of some turns in bare tokens, and small recurrent networks that play it.
 
 A turn is five tokens: the state (one of eight), its status, then what the policy samples: a word,
-an action, an end token. One action is right in each state. `independent`: a right turn earns.
-`dependent`: an error persists, a turn earns if it and the one before it were right (the status says
+an action, an end token. One action is right in each state, and a right turn earns. If turns are
+dependent, an error persists: a turn earns if it and the one before it were right (the status says
 whether it was), so that every action decides about the next turn's reward too. An earned turn pays
-1 (`dense`), the same with noise at every turn, of deviation 1 (.3 if dependent: `noisy`), or there
-is only one reward of 10 at the end, for at least three earned turns (two if dependent: `sparse`).
-A judge pays .5 where the word names the state, a placebo where it names that of another episode.
+1, with noise if the task has it. In a sparse task one turn of the episode, which nobody knows
+before, is examined at the end, and pays for all. A judge pays .5 where the word names the state, a
+placebo where it names that of another episode.
 
 All seeds of an arm are trained side by side: their networks are stacked, their random numbers are
 their own, the same ones for every arm.
@@ -16,6 +16,7 @@ Shape legend: S seeds, B episodes, K turns, T = 5 K tokens, H units, V tokens of
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,22 +34,37 @@ START = BOUNDS[-1]
 """What every episode begins with; not sampled."""
 RIGHT = torch.tensor([3, 1, 4, 0, 5, 7, 2, 6])
 """The right action in each state."""
-LENGTH = TURNS * TOKENS
-PLACE = torch.arange(LENGTH) % TOKENS
-SAMPLED, STARTS, ENDS = PLACE >= 2, PLACE == 2, PLACE == TOKENS - 1
-
 EPISODES, UNITS = 64, 32
 JUDGE_WEIGHT = 0.5
 
 Judge = Literal["none", "judge", "placebo"]
 
 
+class Places(NamedTuple):
+    """Where the tokens of a kind are in an episode; each bool [T]."""
+
+    sampled: Tensor
+    starts: Tensor
+    """First sampled token of each turn: the word."""
+    ends: Tensor
+
+
+@cache
+def places(turns: int) -> Places:
+    """Of an episode of so many turns."""
+    place = torch.arange(turns * TOKENS) % TOKENS
+    return Places(place >= 2, place == 2, place == TOKENS - 1)
+
+
 @dataclass(frozen=True)
 class Task:
     """What an episode earns."""
 
-    dependent: bool
-    reward: Literal["dense", "noisy", "sparse"]
+    dependent: bool = False
+    sparse: bool = False
+    noise: float = 0.0
+    """Standard deviation that a turn adds to the reward."""
+    turns: int = 8
 
     def earned(self, right_BK: Tensor) -> Tensor:
         """Turns that earn, float32, of those that are right (bool); any leading shape."""
@@ -57,13 +73,14 @@ class Task:
             return right
         return right * torch.cat([torch.ones_like(right[..., :1]), right[..., :-1]], -1)
 
-    def rewards(self, earned_BK: Tensor, noise_BK: Tensor) -> Tensor:
-        """The task's reward of each turn; same shapes."""
-        if self.reward != "sparse":
-            deviation = 0.0 if self.reward == "dense" else 0.3 if self.dependent else 1.0
-            return earned_BK + deviation * noise_BK
-        rewards = torch.zeros_like(earned_BK)
-        rewards[..., -1] = 10.0 * (earned_BK.sum(-1) >= (2 if self.dependent else 3))
+    def rewards(self, earned_BK: Tensor, luck: "Luck") -> Tensor:
+        """The task's reward of each turn, [B, K]; any leading shape."""
+        paid = earned_BK + self.noise * luck.noise
+        if not self.sparse:
+            return paid
+        rewards = torch.zeros_like(paid)
+        examined = earned_BK.gather(-1, luck.examined[..., None])[..., 0]
+        rewards[..., -1] = self.turns * examined + self.noise * luck.noise.sum(-1)
         return rewards
 
 
@@ -112,17 +129,20 @@ class Networks(torch.nn.Module):
 
     def logprobs(self, tokens_SBT: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability of each token among those of its place, and their entropy; [S, B, T]."""
-        count, episodes, _ = tokens_SBT.shape
-        states = self.states(tokens_SBT).view(count, -1, TURNS, TOKENS, UNITS)
-        tokens = tokens_SBT.view(count, -1, TURNS, TOKENS)
-        places, entropies = [], []
+        count = len(tokens_SBT)
+        turns = tokens_SBT.shape[-1] // TOKENS
+        states = self.states(tokens_SBT).view(count, -1, turns, TOKENS, UNITS)
+        tokens = tokens_SBT.view(count, -1, turns, TOKENS)
+        found, entropies = [], []
         for place in range(TOKENS):
             logits = self.logits(states[..., place, :].reshape(count, -1, UNITS), place)
             chosen = (tokens[..., place] - BOUNDS[place]).reshape(count, -1, 1)
-            places.append(logits.log_softmax(-1).gather(-1, chosen).view(count, -1, TURNS))
-            entropies.append(entropy_from_logits(logits).view(count, -1, TURNS))
-        shape = (count, episodes, LENGTH)
-        return torch.stack(places, -1).view(shape), torch.stack(entropies, -1).view(shape)
+            found.append(logits.log_softmax(-1).gather(-1, chosen).view(count, -1, turns))
+            entropies.append(entropy_from_logits(logits).view(count, -1, turns))
+        return (
+            torch.stack(found, -1).view(tokens_SBT.shape),
+            torch.stack(entropies, -1).view(tokens_SBT.shape),
+        )
 
     def values(self, tokens_SBT: Tensor) -> Tensor:
         """[S, B, T] value before each token."""
@@ -140,22 +160,31 @@ class Luck(NamedTuple):
     """[S, B, T]"""
     noise: Tensor
     """[S, B, K]"""
+    examined: Tensor
+    """int64 [S, B], a turn."""
     orders: Tensor
     """int64 [S, 2, B], of the actor's and the critic's mini batches."""
 
 
-def draw(seeds: Sequence[int], iteration: int, group: int = 1, episodes: int = EPISODES) -> Luck:
+def draw(
+    seeds: Sequence[int],
+    iteration: int,
+    group: int = 1,
+    episodes: int = EPISODES,
+    turns: int = TURNS,
+) -> Luck:
     """Draws them; `group` episodes in a row are of one level."""
     rows = []
     for seed in seeds:
         source = torch.Generator().manual_seed(1_000_003 * (seed + 1) + iteration)
-        levels = torch.rand(2, episodes, TURNS, generator=source)
+        levels = torch.rand(2, episodes, turns, generator=source)
         levels = levels[:, : episodes // group].repeat_interleave(group, 1)
-        uniforms = torch.rand(episodes, LENGTH, generator=source)
-        noise = torch.randn(episodes, TURNS, generator=source)
+        uniforms = torch.rand(episodes, turns * TOKENS, generator=source)
+        noise = torch.randn(episodes, turns, generator=source)
         orders = torch.stack([torch.randperm(episodes, generator=source) for _ in range(2)])
+        examined = torch.randint(turns, (episodes,), generator=source)
         sizes = torch.tensor([STATES, STATUSES])[:, None, None]
-        rows.append((*(levels * sizes).long(), uniforms, noise, orders))
+        rows.append((*(levels * sizes).long(), uniforms, noise, examined, orders))
     return Luck(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
@@ -169,9 +198,16 @@ class Episodes(NamedTuple):
     earned: Tensor
     """[S, B, K], 1 where a turn earns."""
     rewards: Tensor
-    """[S, B, K], the judge's included."""
+    """[S, B, K], the task's."""
+    judged: Tensor
+    """[S, B, K], the judge's."""
     anchors: Tensor
     """int64 [S, B, K], the state and status that a turn starts from."""
+
+    @property
+    def scores(self) -> Tensor:
+        """[S, B] all that an episode is paid."""
+        return (self.rewards + self.judged).sum(-1)
 
 
 @torch.no_grad()
@@ -183,7 +219,7 @@ def play(
     hidden = networks.inputs.new_zeros(*luck.states.shape[:2], UNITS)
     last = torch.full(luck.states.shape[:2], START)
     right, named, anchors = [], [], []
-    for turn in range(TURNS):
+    for turn in range(task.turns):
         status = luck.statuses[..., turn]
         if task.dependent:
             status = torch.zeros_like(status) if not turn else (~right[-1]).long()
@@ -208,13 +244,12 @@ def play(
             tokens.append(last)
             logprobs.append(logprob)
     earned = task.earned(torch.stack(right, -1))
-    rewards = task.rewards(earned, luck.noise)
-    if judge != "none":
-        rewards = rewards + JUDGE_WEIGHT * torch.stack(named, -1)
+    paid = JUDGE_WEIGHT * (judge != "none")
     return Episodes(
         torch.stack(tokens, -1),
         torch.stack(logprobs, -1),
         earned,
-        rewards,
+        task.rewards(earned, luck),
+        paid * torch.stack(named, -1),
         torch.stack(anchors, -1),
     )

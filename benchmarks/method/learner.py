@@ -5,27 +5,23 @@ Shapes as in `lab`: S seeds, B episodes, K turns, T tokens; N rows that are lear
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.method.lab import (
-    ENDS,
     EPISODES,
-    LENGTH,
-    SAMPLED,
     START,
-    STARTS,
     TOKENS,
-    TURNS,
     Episodes,
     Judge,
     Luck,
     Networks,
     Task,
     draw,
+    places,
     play,
 )
 from vagen.advantage import CreditReliability, estimate_advantages, get_estimator, whiten
@@ -39,8 +35,7 @@ from vagen.learning import (
     value_loss,
 )
 
-MINI_BATCH = 32
-ACTOR_LR, CRITIC_LR, GRAD_CLIP = 3e-3, 6e-3, 1.0
+MINI_BATCH, GRAD_CLIP = 32, 1.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +49,7 @@ class Arm:
     lam: float = 1.0
     high_level_gamma: float = 0.95
     high_level_lam: float = 1.0
+    bi_level_mix: float = 1.0
     n_trajectory: int = 1
     whiten: bool = True
     clip_ratio_high: float = 0.2
@@ -61,7 +57,10 @@ class Arm:
     rollout_filter: float = 1.0
     """Share of groups that is learnt from, those of the largest deviation."""
     judge: Judge = "none"
-    actor_lr: float = ACTOR_LR
+    reward_placement: Literal["turn_end", "span"] = "turn_end"
+    """Where the judge's reward is: on a turn's last token, or on the word that it is for."""
+    actor_lr: float = 0.02
+    critic_lr: float = 0.01
     entropy_coeff: float = 0.0
     entropy_target: float | None = None
     """Nats per sampled token; then the coefficient only begins there."""
@@ -73,6 +72,8 @@ class Arm:
     """Passes of the policy over an iteration's episodes."""
     sharpness: float = 1.0
     """What the policy's first logits are multiplied by."""
+    buckets: int | None = None
+    """Of `data.curriculum` on levels of known difficulty; None draws them evenly."""
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Learner:
     def __post_init__(self) -> None:
         self.spec = get_estimator(self.arm.adv_estimator)
         self.critics = Networks(self.seeds, 1, zero_head=True)
-        self.optimizer = torch.optim.Adam(self.critics.parameters(), CRITIC_LR)
+        self.optimizer = torch.optim.Adam(self.critics.parameters(), self.arm.critic_lr)
         self.credits = [CreditReliability() for _ in self.seeds]
         self.draws = [np.random.default_rng(seed) for seed in self.seeds]
         target, control, first = self.arm.entropy_target, EntropyControl(), self.arm.entropy_coeff
@@ -99,13 +100,19 @@ class Learner:
                 EntropyController(target, control.step, control.max_coeff, first)
                 for _ in self.seeds
             ]
-        sampled_or_later = torch.arange(LENGTH) > 0
-        self.action_mask = SAMPLED if self.arm.use_loss_mask else sampled_or_later
-        by_name = {"turn_end": ENDS, "turn_start": STARTS, "loss": SAMPLED}
+        self.places = places(self.task.turns)
+        every = torch.ones_like(self.places.ends)
+        sampled_or_later = torch.arange(len(every)) > 0
+        self.action_mask = self.places.sampled if self.arm.use_loss_mask else sampled_or_later
+        by_name = {
+            "turn_end": self.places.ends,
+            "turn_start": self.places.starts,
+            "loss": self.places.sampled,
+        }
         mask = "loss" if self.arm.use_loss_mask else "attention"
         if self.spec.value_mask != "attention":
             mask = self.spec.value_mask
-        self.critic_mask = by_name.get(mask or "", torch.ones_like(SAMPLED))
+        self.critic_mask = by_name.get(mask or "", every)
 
     def advantages(
         self, played: Episodes, values_SBT: Tensor | None, baselines_SB: Tensor | None
@@ -115,12 +122,15 @@ class Learner:
         The seeds go through the package in one call, as levels of one batch, and are whitened one
         by one; an estimator that compares the whole batch is called for each.
         """
-        count, episodes, _ = played.rewards.shape
-        rewards = torch.zeros(count, episodes, LENGTH)
+        count, episodes, _ = played.tokens.shape
+        rewards = torch.zeros(played.tokens.shape)
+        ends = self.places.ends
         if self.arm.use_multi_turn_reward:
-            rewards[..., ENDS] = played.rewards
+            rewards[..., ends] = played.rewards
+            on_span = self.arm.reward_placement == "span"
+            rewards[..., self.places.starts if on_span else ends] += played.judged
         else:
-            rewards[..., -1] = played.rewards.sum(-1)
+            rewards[..., -1] = played.scores
         given = {"rewards": rewards, "anchor_ids": played.anchors.repeat_interleave(TOKENS, -1)}
         given["group_ids"] = (torch.arange(rewards[..., 0].numel()) // self.arm.n_trajectory).view(
             count, episodes
@@ -130,14 +140,14 @@ class Learner:
         if baselines_SB is not None:
             given["baselines"] = baselines_SB
         if self.spec.adapts and values_SBT is not None:
-            lams = torch.tensor([credit.lams(TURNS) for credit in self.credits])
+            lams = torch.tensor([credit.lams(self.task.turns) for credit in self.credits])
             given["turn_lams"] = lams[:, None].expand(-1, episodes, -1)
-            self._watch(rewards[..., ENDS], values_SBT[..., ENDS])
+            self._watch(rewards[..., ends], values_SBT[..., ends])
         masks = {
-            "loss_mask": SAMPLED,
+            "loss_mask": self.places.sampled,
             "action_mask": self.action_mask,
-            "attention_mask": torch.ones_like(SAMPLED),
-            "turn_end_mask": ENDS,
+            "attention_mask": torch.ones_like(ends),
+            "turn_end_mask": ends,
         }
         found = []
         for part in torch.arange(count).split(1 if self.spec.batch_based else count):
@@ -151,6 +161,7 @@ class Learner:
                     lam=self.arm.lam,
                     high_level_gamma=self.arm.high_level_gamma,
                     high_level_lam=self.arm.high_level_lam,
+                    bi_level_mix=self.arm.bi_level_mix,
                     **named,
                 )
             )
@@ -166,7 +177,7 @@ class Learner:
     def _watch(self, rewards_SBK: Tensor, values_SBK: Tensor) -> None:
         """Shows what the turns came to to what chooses lambda."""
         returns, following = torch.zeros_like(rewards_SBK), torch.zeros_like(rewards_SBK[..., 0])
-        for turn in reversed(range(TURNS)):
+        for turn in reversed(range(self.task.turns)):
             following = rewards_SBK[..., turn] + self.arm.high_level_gamma * following
             returns[..., turn] = following
         for credit, goals, values in zip(self.credits, returns, values_SBK, strict=True):
@@ -182,7 +193,7 @@ class Learner:
         if self.spec.needs_baselines:
             other = luck._replace(noise=luck.noise.roll(1, 1))
             greedy = play(policies, self.task, other, self.arm.judge, greedy=True)
-            baselines = greedy.rewards.sum(-1)
+            baselines = greedy.scores
         return *self.advantages(played, values, baselines), values
 
     def learn_values(
@@ -229,9 +240,10 @@ class Learner:
 
     def _units(self, rows_SN: Tensor) -> Tensor:
         """Number of the row or, in `gspo_turn`, of the turn that a token is of; [S, N, T]."""
-        parts = TURNS if self.arm.loss_mode == "gspo_turn" else 1
-        units = torch.arange(rows_SN.numel() * parts).repeat_interleave(LENGTH // parts)
-        return units.view(*rows_SN.shape, LENGTH)
+        parts = self.task.turns if self.arm.loss_mode == "gspo_turn" else 1
+        length = self.task.turns * TOKENS
+        units = torch.arange(rows_SN.numel() * parts).repeat_interleave(length // parts)
+        return units.view(*rows_SN.shape, length)
 
     def _covarying(self, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor | None:
         """What `clip_cov` and `kl_cov` hold back, seed by seed; of the shape of `mask`."""
@@ -269,7 +281,7 @@ def kept_rows(arm: Arm, played: Episodes, orders_SB: Tensor) -> Tensor:
     """[S, N] rows that are learnt from, in their order: all, or those that the filter keeps."""
     if arm.rollout_filter == 1.0:
         return orders_SB
-    scores = played.rewards.sum(-1).unflatten(1, (-1, arm.n_trajectory))
+    scores = played.scores.unflatten(1, (-1, arm.n_trajectory))
     kept = []
     for stds, order in zip(scores.std(-1).double().numpy(), orders_SB, strict=True):
         groups = select_groups(stds, strategy="top_k", value=arm.rollout_filter, include_zero=True)
@@ -303,7 +315,7 @@ def train(
     optimizer = torch.optim.Adam(policies.parameters(), arm.actor_lr)
     accuracy, entropy, weights = [], [], []
     for iteration in range(iterations):
-        luck = draw(seeds, iteration, arm.n_trajectory)
+        luck = draw(seeds, iteration, arm.n_trajectory, turns=task.turns)
         played = play(policies, task, luck, arm.judge)
         accuracy.append(played.earned.mean((1, 2)))
         weights.append(learner.weights())

@@ -1,6 +1,6 @@
 """Arms on the real pipeline: hours, resumable run by run.
 
-    python -m benchmarks.method turns frozenlake report
+    python -m benchmarks.method frozenlake report
     python -m benchmarks.method presets --seeds 0 1 2
 
 An arm is a preset with overrides. All arms of a seed begin with the same warm start and play the
@@ -53,8 +53,6 @@ class Study:
     iterations: int = 60
     episodes: int = 128
     """Of an iteration."""
-    measure: str = "train/success"
-    """What its curves are of."""
 
 
 def _presets(*names: str) -> dict[str, tuple[str, ...]]:
@@ -102,21 +100,6 @@ STUDIES = {
         iterations=24,
     ),
     "presets-sokoban": Study("sokoban-tiny", _presets(*MAIN), _FULL, seeds=3),
-    "turns": Study(
-        str(ROOT / "benchmarks" / "method" / "turns-tiny.yaml"),
-        _ABLATIONS,
-        _CLAIMS,
-        (
-            "judge.use_state_reward=false",
-            "envs.turns.env_config.prompt_format=free_think",
-            "envs.turns.env_config.tags.answer=answer",
-        ),
-        ("envs.turns.env_name=benchmarks.method.environments:GuessingTurnsEnv",),
-        seeds=4,
-        iterations=24,
-        episodes=64,
-        measure="train/score",
-    ),
     "frozenlake": Study(
         "frozenlake-tiny",
         _ABLATIONS,
@@ -174,10 +157,10 @@ def train(name: str, study: Study, arm: str, seed: int, outputs: Path) -> Run:
     return Run.open(folder)
 
 
-def summarize(runs: Sequence[Run], measure: str) -> dict[str, Any]:
-    """Of an arm's runs: a measure by iteration, held-out success before and after."""
+def summarize(runs: Sequence[Run]) -> dict[str, Any]:
+    """Of an arm's runs: success in training by iteration, held-out success before and after."""
     summaries = [json.loads((run.path / "summary.json").read_text()) for run in runs]
-    curves = [[row[measure] for row in run.iteration_metrics()] for run in runs]
+    curves = [[row["train/success"] for row in run.iteration_metrics()] for run in runs]
     return {
         "curves": curves,
         "success": [summary["final"]["success"] for summary in summaries],
@@ -219,7 +202,7 @@ def run_study(name: str, seeds: Sequence[int], jobs: int, outputs: Path) -> None
             for arm in missing
         }
         for arm, runs in trained.items():
-            found = summarize([run.result() for run in runs], study.measure)
+            found = summarize([run.result() for run in runs])
             with write_whole(folder / f"{arm}.json") as whole:
                 whole.write_text(json.dumps({"seeds": chosen} | found) + "\n")
             print(f"pipeline: {name}: {arm}", flush=True)

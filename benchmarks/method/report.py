@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.machine import describe_machine, header, write_result
-from benchmarks.method.arms import CONTRASTS, TASKS, Contrast
+from benchmarks.method.arms import COMPARED, CROSSED, LEVELS, STUDIES, TASKS, Contrast
 from vagen.report.curves import COLORS, DPI, GRID, INK, MUTED
 from vagen.storage import write_whole
 from vagen.tracking import GainOfSeeds, paired_seeds
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "method.md"
+MARGIN = 0.02
+"""Differences that matter to nobody."""
 LAST = 10
 """Iterations that the final accuracy is the mean of."""
 
@@ -42,7 +46,50 @@ def compare(found: Mapping[str, Mapping[str, Any]], contrast: Contrast) -> dict[
         return {}
     baseline, candidate = found[contrast.baseline], found[contrast.candidate]
     measured = [key for key in ("auc", "final", "success") if key in baseline]
+    if all(baseline[key] == candidate[key] for key in measured):
+        return {}  # one arm under two names: of a single reward at the end there are no turns
     return {key: paired_seeds(baseline[key], candidate[key]) for key in measured}
+
+
+def judged(gains: Sequence[GainOfSeeds], seeds: int) -> list[dict[str, Any]]:
+    """Each with its p value, the same corrected for their number (Holm), and what it says.
+
+    `better` and `worse` are significant after the correction; `equal` has its interval within
+    `MARGIN`, which is a test of equivalence, and comes first; anything else is `open`.
+    """
+    from scipy.special import stdtr
+
+    p = np.array([2 * stdtr(seeds - 1, -abs(gain.t)) if gain.t else 1.0 for gain in gains])
+    order = np.argsort(p)
+    holm = np.empty_like(p)
+    holm[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    rows = []
+    for gain, raw, corrected in zip(gains, p.tolist(), holm.tolist(), strict=True):
+        low, high = gain.ci95 or (-1.0, 1.0)
+        verdict = "open"
+        if low >= -MARGIN and high <= MARGIN:
+            verdict = "equal"
+        elif corrected < 0.05:
+            verdict = "better" if gain.gain > 0 else "worse"
+        rows.append({**gain._asdict(), "p": raw, "p_holm": corrected, "verdict": verdict})
+    return rows
+
+
+def contrasts_of(found: Found, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
+    """Each contrast, and by task what it came to; corrected over all of a measure."""
+    cells = {
+        (contrast, task): gains
+        for contrast in contrasts
+        for task in found
+        if (gains := compare(found[task], contrast))
+    }
+    seeds = len(next(iter(next(iter(found.values())).values()))["seeds"])
+    rows = {contrast: contrast._asdict() for contrast, _ in cells}
+    for measure in dict.fromkeys(key for gains in cells.values() for key in gains):
+        of = {cell: gains[measure] for cell, gains in cells.items() if measure in gains}
+        for (contrast, task), result in zip(of, judged(list(of.values()), seeds), strict=True):
+            rows[contrast].setdefault(task, {})[measure] = result
+    return list(rows.values())
 
 
 def read(folder: Path) -> Found:
@@ -56,46 +103,35 @@ def read(folder: Path) -> Found:
     return found
 
 
-def as_text(gain: GainOfSeeds | None) -> str:
-    """`+.094 ± .023 (t 9)`; bold where the interval leaves out 0."""
-    if gain is None:
-        return ""
-    if gain.ci95 is None or gain.t is None:
-        return f"{number(gain.gain)}"
-    half = (gain.ci95[1] - gain.ci95[0]) / 2
-    text = f"{number(gain.gain)} ± {number(half)[1:]} (t {gain.t:.1f})".replace("-", "−")
-    return f"**{text}**" if abs(gain.gain) > half else text
-
-
 def number(x: float) -> str:
     """Three digits with sign, no leading 0."""
     return f"{x:+.3f}".replace("0.", ".", 1).replace("-", "−")
 
 
-def contrast_table(found: Found, measure: str) -> str:
+def cell(result: Mapping[str, Any] | None) -> str:
+    """`+.094 better`."""
+    return "" if result is None else f"{number(result['gain'])} {result['verdict']}"
+
+
+def contrast_table(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
     """A row per contrast, a column per task."""
-    tasks = [task for task in TASKS if task in found]
+    tasks = [task for task in (*TASKS, LEVELS) if any(task in row for row in rows)]
     lines = ["| " + " | ".join(["contrast", *tasks]) + " |", "|" + "---|" * (len(tasks) + 1)]
-    for contrast in CONTRASTS:
-        cells = [as_text(compare(found[task], contrast).get(measure)) for task in tasks]
-        if any(cells):
-            lines.append("| " + " | ".join([contrast.claim, *cells]) + " |")
+    for row in rows:
+        cells = [cell(row.get(task, {}).get(measure)) for task in tasks]
+        lines.append("| " + " | ".join([row["claim"], *cells]) + " |")
     return "\n".join(lines)
 
 
 def arm_table(found: Found) -> str:
-    """Final accuracy of every arm, mean over seeds."""
-    tasks = [task for task in TASKS if task in found]
-    lines = ["| " + " | ".join(["arm", *tasks]) + " |", "|" + "---|" * (len(tasks) + 1)]
-    for arm in dict.fromkeys(arm for task in tasks for arm in found[task]):
-        cells = [
-            f"{np.mean(found[task][arm]['auc']):.3f}, {np.mean(found[task][arm]['final']):.3f}"
-            if arm in found[task]
-            else ""
-            for task in tasks
-        ]
-        lines.append("| " + " | ".join([arm, *cells]) + " |")
-    return "\n".join(lines).replace("0.", ".")
+    """Of every arm: area, final accuracy (means over seeds), and the best rates."""
+    lines = ["| task | arm | area | final | actor, critic |", "|---|---|---|---|---|"]
+    for task, arms in found.items():
+        for arm, row in arms.items():
+            means = [f"{np.mean(row[key]):.3f}" for key in ("auc", "final")]
+            rates = f"{row['actor_lr']:.3g}, {row['critic_lr']:.3g}"
+            lines.append("| " + " | ".join([task, arm, *means, rates]) + " |")
+    return "\n".join(lines)
 
 
 def gradient_table(found: Found) -> str:
@@ -130,76 +166,65 @@ def _mean_and_error(values: Sequence[float]) -> str:
     return f"{np.mean(kept):.2f} ± {error:.2f}{seeds}"
 
 
-def draw_contrasts(found: Found, path: Path) -> None:
-    """Gain in area under the curve with its interval: a row per contrast, a colour per task."""
-    tasks = [task for task in TASKS if task in found]
-    rows = [c for c in CONTRASTS if any(compare(found[task], c) for task in tasks)]
-    figure = new_figure(10.5, 0.34 * len(rows) + 1.6)
-    axes = figure.add_subplot()
-    for index, task in enumerate(tasks):
-        for row, contrast in enumerate(rows):
-            gain = compare(found[task], contrast).get("auc")
-            if gain is None or gain.ci95 is None:
-                continue
-            axes.errorbar(
-                gain.gain,
-                row + (index - (len(tasks) - 1) / 2) * 0.13,
-                xerr=[[gain.gain - gain.ci95[0]], [gain.ci95[1] - gain.gain]],
-                fmt="os"[TASKS[task].dependent],
-                color=COLORS[index],
-                ms=4,
-                lw=1.3,
-                label=task if row == 0 or task not in axes.get_legend_handles_labels()[1] else None,
-            )
-    for row in range(len(rows)):
-        if row % 2:
-            axes.axhspan(row - 0.5, row + 0.5, color=GRID, alpha=0.4, lw=0)
-    axes.axvline(0.0, color=INK, lw=0.9)
-    claims = [contrast.claim.replace("`", "") for contrast in rows]
-    axes.set_yticks(range(len(rows)), claims, fontsize=9)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("difference of the area under the accuracy curve, 8 seeds, 95 %", color=MUTED)
-    axes.set_title("What the token task tells apart", loc="left", color=INK, fontsize=12)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=9, edgecolor=GRID, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+def draw_crossed(found: Found, path: Path) -> None:
+    """Area of each method on each task, and a frame around those that none beats (paired)."""
+    lengths = sorted({task.turns for task in CROSSED.values()})
+    figure = new_figure(12.0, 4.6)
+    for axes, turns in zip(figure.subplots(1, len(lengths), sharey=True), lengths, strict=True):
+        tasks = [name for name, task in CROSSED.items() if task.turns == turns and name in found]
+        values = np.full((len(COMPARED), len(tasks)), np.nan)
+        for column, task in enumerate(tasks):
+            rows = {arm: found[task][arm] for arm in COMPARED if arm in found[task]}
+            best = max(rows, key=lambda arm: np.mean(rows[arm]["auc"]))
+            for row, arm in enumerate(COMPARED):
+                if arm not in rows:
+                    continue
+                values[row, column] = np.mean(rows[arm]["auc"])
+                behind = paired_seeds(rows[arm]["auc"], rows[best]["auc"])
+                unbeaten = arm == best or behind.ci95 is None or behind.ci95[0] <= 0
+                axes.text(
+                    column,
+                    row,
+                    f"{values[row, column]:.2f}".lstrip("0"),
+                    ha="center",
+                    va="center",
+                    fontsize=8.5,
+                    color=INK if values[row, column] > 0.45 else "white",
+                    fontweight="bold" if unbeaten else "normal",
+                )
+        axes.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=1)
+        labels = [task.removesuffix(f", {turns} turns").replace(", ", "\n") for task in tasks]
+        axes.set_xticks(range(len(tasks)), labels, fontsize=7.5)
+        axes.set_yticks(range(len(COMPARED)), COMPARED, fontsize=9)
+        axes.set_title(f"{turns} turns", loc="left", fontsize=10.5, color=INK)
+    figure.suptitle(
+        "Area under the accuracy curve at each method's best rates; bold: none is better",
+        color=INK,
+        fontsize=12,
+    )
     save(figure, path)
 
 
-def draw_gradients(found: Found, path: Path) -> None:
-    """Signal to noise of one batch's gradient by arm, and the cosine with the true gradient."""
-    figure = new_figure(11.0, 8.0)
-    figure.suptitle(
-        "Gradient of one batch of 64 episodes at a fixed policy", fontsize=12, color=INK
-    )
-    first = next(iter(found.values()))
-    names = sorted(first, key=lambda arm: useful(first[arm]))
-    panels = figure.subplots(1, 2, sharey=True)
-    titles = ("signal to noise, |E g| / sd(g)", "cosine of E g with the true gradient")
-    for axes, key, title in zip(panels, ("snr", "cosine"), titles, strict=True):
-        for index, (task, arms) in enumerate(found.items()):
-            for row, arm in enumerate(names):
-                values = np.array(arms.get(arm, {}).get(key, []), np.float64)
-                values = values[np.isfinite(values)]
-                if not values.size:
-                    continue
-                axes.errorbar(
-                    values.mean(),
-                    row + (index - 0.5) * 0.25,
-                    xerr=values.std(ddof=1) / values.size**0.5 if values.size > 1 else 0,
-                    fmt="os"[index % 2],
-                    color=COLORS[index],
-                    ms=4,
-                    lw=1.3,
-                    label=task if row == 0 else None,
-                )
-        axes.set_title(title, loc="left", fontsize=10.5, color=INK)
-        axes.set_xlim(left=0.0)
+def draw_rates(found: Found, path: Path) -> None:
+    """Area over the actor's rate, on the tuning seeds: how much a method depends on it."""
+    tasks = ("dependent, dense", "dependent, noisy", "independent, sparse")
+    shown = ("gae, no loss mask", *COMPARED)
+    figure = new_figure(11.0, 3.9)
+    for axes, task in zip(figure.subplots(1, len(tasks), sharey=True), tasks, strict=True):
+        for arm, color in zip(shown, COLORS * 2, strict=False):
+            if (row := found.get(task, {}).get(arm)) is None:
+                continue
+            first = row["tuning"][0]["critic_lr"]
+            tried = [each for each in row["tuning"] if each["critic_lr"] == first]
+            areas = sorted((each["actor_lr"], np.mean(each["auc"])) for each in tried)
+            axes.plot(*zip(*areas, strict=True), "o-", ms=3, lw=1.3, color=color, label=arm)
+        axes.set_xscale("log")
+        axes.set_title(task, loc="left", fontsize=10.5, color=INK)
+        axes.set_xlabel("learning rate of the policy", color=MUTED)
         axes.grid(color=GRID, lw=0.8)
-        axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(names)), names, fontsize=9)
-    panels[0].legend(fontsize=9, edgecolor=GRID, loc="center right")
-    panels[1].axvline(1.0, color=INK, lw=0.9)
+    figure.axes[0].set_ylabel("area", color=MUTED)
+    figure.axes[-1].legend(fontsize=8, edgecolor=GRID, loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
 
 
@@ -216,19 +241,6 @@ def save(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def contrasts_of(found: Found, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
-    """Each contrast, and by task what it came to."""
-    return [
-        contrast._asdict()
-        | {
-            task: {key: gain._asdict() for key, gain in gains.items()}
-            for task in found
-            if (gains := compare(found[task], contrast))
-        }
-        for contrast in contrasts
-    ]
-
-
 def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -> None:
     """Everything that there is to report.
 
@@ -239,8 +251,7 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     """
     tokens, gradients = read(outputs / "tokens"), read(outputs / "gradients")
     about = {**header(note), "machine": describe_machine()}
-    results = ROOT / "benchmarks" / "results"
-    path = results / "method-pipeline.json"
+    path = RESULTS / "method-pipeline.json"
     studied = json.loads(path.read_text())
     for study, arms in read(outputs / "pipeline").items():
         contrasts = contrasts_of({study: arms}, studies[study])
@@ -249,34 +260,43 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
         print(path)
     if not tokens and not gradients:
         return
-    result = {
-        **about,
-        "tokens": tokens,
-        "contrasts": contrasts_of(tokens, CONTRASTS),
-        "gradients": gradients,
-    }
-    path = results / "method.json"
-    write_result(path, result)
+    contrasts = {name: contrasts_of(tokens, asked) for name, asked in STUDIES.items()}
+    result = {**about, "tokens": tokens, "contrasts": contrasts, "gradients": gradients}
+    write_result(RESULTS / "method.json", result)
     images = ROOT / "docs" / "images"
-    tables = {"arms": arm_table(tokens)}
-    if tokens:
-        draw_contrasts(tokens, images / "method-contrasts.png")
-        tables |= {key: contrast_table(tokens, key) for key in ("auc", "final")}
-    if gradients:
-        draw_gradients(gradients, images / "method-gradients.png")
-        tables["gradients"] = gradient_table(gradients)
-    write_tables(tables)
-    print(path)
+    draw_crossed(tokens, images / "method-crossed.png")
+    draw_rates(tokens, images / "method-rates.png")
+    write_tables(tables())
+    print(RESULTS / "method.json")
+
+
+def tables() -> dict[str, str]:
+    """Every table that can be made of `method.json`, by its name in `docs/method.md`."""
+    result = json.loads((RESULTS / "method.json").read_text())
+    made = {"arms": arm_table(result["tokens"])}
+    for study, rows in result["contrasts"].items():
+        for measure in ("auc", "final"):
+            made[f"{study}, {measure}"] = contrast_table(rows, measure)
+    if result["gradients"]:
+        made["gradients"] = gradient_table(result["gradients"])
+    return made
+
+
+def every_table() -> str:
+    """All of them, to read."""
+    return "\n\n".join(f"## {name}\n\n{table}" for name, table in tables().items())
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """The page with each table between the marks of its name, if the page has them."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}: written by `make bench-method` -->", f"<!-- /{name} -->"
+        if begin in page:
+            before, _, rest = page.partition(begin)
+            page = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 def write_tables(tables: Mapping[str, str]) -> None:
-    """Puts each table between the marks of its name in `docs/method.md`, if the page has them."""
-    page = ROOT / "docs" / "method.md"
-    text = page.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}: written by `make bench-method` -->", f"<!-- /{name} -->"
-        if begin not in text:
-            continue
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
-    page.write_text(text, encoding="utf-8")
+    """Fills them into `docs/method.md`."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
