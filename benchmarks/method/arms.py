@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.method.lab import TURNS, Task
 from benchmarks.method.learner import Arm
-from vagen.learning import LossMode
 
 
 def name_of(task: Task) -> str:
@@ -121,16 +120,16 @@ COMPARED = (
 _EARLY = {"dependent, dense": "gigpo, turns", "independent, sparse": "grpo"}
 _EARLY["independent, noisy"] = "gigpo, turns"
 """Estimators without a critic, for the losses."""
-BONUSES = {
+BONUSES: dict[str, dict[str, Any]] = {
     "entropy .02": {"entropy_coeff": 0.02},
     "entropy .1": {"entropy_coeff": 0.1},
     "entropy target .5": {"entropy_target": 0.5},
     "entropy target 1": {"entropy_target": 1.0},
 }
-COVARIANCE: dict[str, dict[str, LossMode]] = {
+COVARIANCE: dict[str, dict[str, Any]] = {
     mode: {"loss_mode": mode} for mode in ("clip_cov", "kl_cov")
 }
-RATIOS: dict[str, dict[str, LossMode]] = {
+RATIOS: dict[str, dict[str, Any]] = {
     mode: {"loss_mode": mode} for mode in ("gspo", "gspo_turn", "cispo")
 }
 
@@ -149,7 +148,7 @@ def _losses(task: str) -> dict[str, Arm]:
     return {
         f"{start}: {name}": replace(base, **options)
         for start, (base, others) in kinds.items()
-        for name, options in ({"plain": {}} | others).items()
+        for name, options in ({"plain": {}, **others}).items()
     }
 
 

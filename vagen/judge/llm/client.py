@@ -79,7 +79,7 @@ class ChatClient:
             self.client, key, api_key_env=None if usual else config.api_key_env
         )
         self._model, self._limit = hosted.name, hosted.limit_name
-        self._forms = _FORMS if config.json_schema else _FORMS[-1:]
+        self._forms: tuple[str, ...] = _FORMS if config.json_schema else _FORMS[-1:]
 
     @property
     def usage(self) -> Usage:
