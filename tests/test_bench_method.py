@@ -267,18 +267,18 @@ def test_an_arm_is_tuned_on_other_seeds_than_it_is_judged_by(monkeypatch):
 
     def train(task, arm, seeds, iterations, play):
         tried.append((arm.actor_lr, arm.critic_lr, list(seeds)))
-        good = -((np.log(arm.actor_lr / 0.04)) ** 2) - np.log(arm.critic_lr / 0.01) ** 2
+        good = -((np.log(arm.actor_lr / 0.04)) ** 2) - np.log(arm.critic_lr / 0.03) ** 2
         curve = torch.full((len(seeds), iterations), float(good))
         return learner.Training(curve, curve, curve, lab.Networks(seeds, lab.START))
 
     monkeypatch.setattr(learner, "train", train)
     settings = {"seeds": [0, 1], "iterations": 20}
     found = jobs.tokens("dependent, dense", learner.Arm("masked_gae"), settings)
-    assert (found["actor_lr"], found["critic_lr"]) == (0.04, 0.01)
+    assert (found["actor_lr"], found["critic_lr"]) == (0.04, 0.03)
     assert len(found["tuning"]) == 5 + 2
     *tuned, judged = tried
     assert all(seeds == list(jobs.TUNING_SEEDS) for *_, seeds in tuned)
-    assert judged == (0.04, 0.01, [0, 1]) and not set(jobs.TUNING_SEEDS) & set(jobs.SEEDS)
+    assert judged == (0.04, 0.03, [0, 1]) and not set(jobs.TUNING_SEEDS) & set(jobs.SEEDS)
 
 
 def test_verdicts_are_corrected_for_their_number():

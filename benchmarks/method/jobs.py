@@ -17,7 +17,7 @@ from vagen.storage import write_whole
 SEEDS = range(8)
 TUNING_SEEDS = range(100, 104)
 ACTOR_RATES, ACTOR_STEP = (0.005, 0.01, 0.02, 0.04, 0.08), 2.0
-CRITIC_RATES, CRITIC_STEP = (0.01 / 3, 0.01, 0.03), 3.0
+CRITIC_RATES, CRITIC_STEP = (0.01, 0.03, 0.09), 3.0
 MOST_STEPS = 3
 """Beyond the edge of a grid."""
 

@@ -60,7 +60,7 @@ class Arm:
     reward_placement: Literal["turn_end", "span"] = "turn_end"
     """Where the judge's reward is: on a turn's last token, or on the word that it is for."""
     actor_lr: float = 0.02
-    critic_lr: float = 0.01
+    critic_lr: float = 0.03
     entropy_coeff: float = 0.0
     entropy_target: float | None = None
     """Nats per sampled token; then the coefficient only begins there."""
