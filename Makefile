@@ -31,7 +31,8 @@ experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
 INFRA ?= kubernetes-cpu
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql \
-	buildah mmdebstrap podman runc
+	buildah mmdebstrap podman runc $(shell grep -qs '^ID=debian' /etc/os-release && echo chromium)
+ENV ?= FrozenLake
 ARGS ?=
 SWEEP ?= presets-seeds
 RUN ?= latest
@@ -41,7 +42,7 @@ CHECK ?= all
 # The Python that has constraints/gpu.txt.
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
+.PHONY: help venv run sweep pipeline resume eval view play ui doctor plan compile submit status logs gc \
 	check test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
@@ -127,6 +128,9 @@ eval: $(READY) ## Measure a run's model, or with ARGS="--model ..." any: RUN=run
 
 view: $(READY) ## Open a run's page: curves, evaluations, levels, every episode (RUN=latest)
 	@$(BIN)/vagen view $(RUN) $(ARGS)
+
+play: $(READY) ## Play an environment in the browser, in turns with its expert: ENV=Sokoban
+	@$(BIN)/vagen play $(ENV) $(ARGS)
 
 ui: $(READY) ## Start MLflow on the runs in OUTPUTS, and say its address (PORT=5000)
 	@test -f $(OUTPUTS)/mlflow.db || { echo "no runs in $(OUTPUTS) yet: start with make run"; exit 2; }

@@ -71,6 +71,16 @@ COMMANDS = {
         ("compare outputs --by preset",),
     ),
     "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
+    "play": Command(
+        "vagen.cli.play:play",
+        "play an environment in the browser, in turns with an agent if you like",
+        "environment (then options: key=value) or experiment (then dotted overrides)",
+        (
+            "play Sokoban",
+            "play frozenlake-tiny --agent expert",
+            "play FrozenLake --terminal",
+        ),
+    ),
     "export": Command(
         "vagen.cli.export:export",
         "episodes as OpenAI messages, for training on them",

@@ -101,6 +101,22 @@ OPTIONS: dict[str, list[Option]] = {
         option("--follow", action="store_true", help="keep a run's page up to date"),
         option("--no-open", action="store_true", help="print the path only"),
     ],
+    "play": [
+        option(
+            "--agent",
+            default="expert",
+            metavar="SPEC",
+            help="who takes turns besides you: expert (default), random, "
+            "openai:NAME@http://host:8000/v1, ...",
+        ),
+        option("--level", type=int, default=0, metavar="N", help="its seed (0)"),
+        option("--split", choices=["test", "val", "train"], default="test", help="(test)"),
+        option("--env", metavar="ID", help="which environment of the experiment (the first)"),
+        option("--terminal", action="store_true", help="play here, without a browser"),
+        option("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)"),
+        option("--port", type=int, default=8020, help="port to listen on (8020)"),
+        option("--no-open", action="store_true", help="print the address only"),
+    ],
     "export": [
         option("--to", metavar="FILE", required=True, help="the .jsonl file to write"),
         option(

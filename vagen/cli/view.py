@@ -94,6 +94,12 @@ def _last_event(run: Run) -> str:
 
 def _show(page: Path, options: Namespace) -> None:
     print(page, flush=True)
-    has_display = os.name == "nt" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not options.no_open and (has_display or os.uname().sysname == "Darwin"):
+    if not options.no_open and has_display():
         webbrowser.open(page.as_uri())
+
+
+def has_display() -> bool:
+    """Whether a browser can be opened here."""
+    if os.name == "nt" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return True
+    return os.uname().sysname == "Darwin"
