@@ -32,6 +32,7 @@ ROOMS = [
     "launch",
     "plan",
     "sweep",
+    "play",
     "cli",
 ]
 """Data flows downwards: a room imports only rooms above it."""

@@ -73,7 +73,7 @@ COMMANDS = {
     "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
     "play": Command(
         "vagen.cli.play:play",
-        "play an environment in the browser, in turns with an agent if you like",
+        "play an environment in the browser, in turns with an agent",
         "environment (then options: key=value) or experiment (then dotted overrides)",
         (
             "play Sokoban",
