@@ -132,18 +132,21 @@ def _fixed(dependent: bool) -> tuple[torch.Tensor, lab.Networks, gradients.Momen
 
 
 def jobs(part: str, outputs: Path) -> list[Job]:
-    """All of a part, task by task, the weightiest arms first."""
+    """All of a part, the weightiest arms first, each on all of its tasks."""
     if part == "tokens":
-        of_tasks = {name: arms.arms_of(name) for name in (*arms.TASKS, arms.LEVELS, *arms.CROSSED)}
+        of_tasks = {name: arms.arms_of(name) for name in (*arms.CROSSED, arms.LEVELS)}
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
         first_step = {name: arm for name, arm in every.items() if arm.clip_ratio_high == 0.2}
         of_tasks = dict.fromkeys(gradients.TASKS, first_step)  # where no ratio is clipped yet
-    names = dict.fromkeys(name for contrast in arms.CONTRASTS for name in contrast[1:])
+    asked = [contrast for study in arms.STUDIES.values() for contrast in study]
+    names = dict.fromkeys(name for contrast in asked for name in contrast[1:])
     names |= dict.fromkeys(name for of_task in of_tasks.values() for name in of_task)
+    groups = (arms.TASKS, {*of_tasks} - {*arms.TASKS})
     return [
         Job(part, task, name, of_task[name], outputs)
-        for task, of_task in of_tasks.items()
+        for group in groups
         for name in names
-        if name in of_task
+        for task, of_task in of_tasks.items()
+        if task in group and name in of_task
     ]
