@@ -100,6 +100,8 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         option("--follow", action="store_true", help="keep a run's page up to date"),
         option("--no-open", action="store_true", help="print the path only"),
+        option("--gif", metavar="FILE", help="draw a level before and after the run's training"),
+        option("--level", type=int, metavar="N", help="--gif: its seed (one that was learnt)"),
     ],
     "play": [
         option(

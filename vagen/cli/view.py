@@ -6,8 +6,9 @@ import webbrowser
 from argparse import Namespace
 from pathlib import Path
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.cli.common import RunNotFoundError, find_run, is_run, pull, run_of
+from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.storage import MANIFEST
@@ -18,7 +19,10 @@ FOLLOW_SECONDS = 10
 
 
 def view(options: Namespace) -> None:
-    """Prints where the page is, and opens it."""
+    """Prints where the page is, and opens it; or draws a moving picture."""
+    if options.gif:
+        _draw(options)
+        return
     if options.follow:
         _follow(options)
         return
@@ -65,6 +69,19 @@ def find_report(target: str) -> Path:
         return write_batch_page(path, path.with_name(f"{path.name}.html"))
     name = path.relative_to(run.path).as_posix().replace("/", "-")
     return write_batch_page(path, run.path / layout.OVERVIEW.with_name(f"{name}.html"), run=run)
+
+
+def _draw(options: Namespace) -> None:
+    """Draws a level before and after the training of a run."""
+    from vagen.report.moving import draw_before_after
+
+    run = Run.open(find_run(options.target))
+    before, after = (
+        TrajectoryBatch.load(run.fetch(run.evaluation(name)))
+        for name in (steps.WARM_START, layout.FINAL)
+    )
+    seed = draw_before_after(before, after, Path(options.gif), seed=options.level)
+    print(f"{options.gif}: level {seed}")
 
 
 def _follow(options: Namespace) -> None:
