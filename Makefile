@@ -226,7 +226,7 @@ lint: $(READY) ## Lint, formatting, types and prose, without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/prose.py
-	$(BIN)/pyrefly check --summary=none
+	$(BIN)/pyrefly check --summary=none --min-severity error
 
 # $(call lock,file,options) resolves what follows the comments at its head. One version serves every
 # Python; CUDA's libraries are the choice of torch's build.

@@ -226,7 +226,7 @@ def _add_tower(text: str, text_config: Any, folder: Path) -> None:
             vision_config=TOWER,
             scale_factor=MERGED,
             image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKENS[0]),
-            pad_token_id=tokenizer.pad_token_id,
+            pad_token_id=tokenizer.pad_token_id,  # pyrefly: ignore[unexpected-keyword]
             tie_word_embeddings=text_config.tie_word_embeddings,
         )
         model = SmolVLMForConditionalGeneration(config)
