@@ -208,7 +208,7 @@ test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts a
 	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py \
 		tests/evaluation/test_real_servers.py
 
-test-verl: $(VERL_READY) ## Install verl and Ray in .venv-verl, test the distributed engine on this machine's CPU
+test-verl: $(VERL_READY) ## Install verl and Ray in .venv-verl, test the distributed engine on the CPU
 	$(VERL_VENV)/bin/python -m pytest tests/engines/verl tests/launch
 
 test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
