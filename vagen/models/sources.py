@@ -166,6 +166,8 @@ def _convert(file: Path, folder: Path) -> None:
             config.eos_token_id = tokenizer.eos_token_id
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces before punctuation
     tokenizer.save_pretrained(folder)
+    model.hf_quantizer = None  # these weights are not quantized any more
+    model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(folder)
 
 
