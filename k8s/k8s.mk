@@ -32,9 +32,9 @@ image-base: ## Make a base image from Debian's packages, where no registry is re
 image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
-image-check: $(VERL_READY) ## Build the CPU image with packages of .venv, and try it (Debian, root)
+image-check: $(VERL_READY) ## Build the CPU image with packages of .venv-verl, and try it (Debian, root)
 	@if test "$$(id -u)" = 0 && type mmdebstrap podman buildah runc >/dev/null 2>&1; then \
-		images/check.sh $(VENV)/lib/python3*/site-packages; \
+		images/check.sh $(VERL_VENV)/lib/python3*/site-packages; \
 	else echo "image-check: needs root, mmdebstrap, podman, buildah and runc; no image was built"; fi
 
 image-try: ## Check what is in IMAGE and run a small pipeline: no rights, no network

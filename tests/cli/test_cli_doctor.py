@@ -81,7 +81,7 @@ def test_versions_are_compared_with_the_tested_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "constraints").mkdir()
-    (tmp_path / "constraints" / "laptop.txt").write_text("# pins\nnumpy==1.0\ntorch==2.13.0\n")
+    (tmp_path / doctor_machine.CONSTRAINTS).write_text("# pins\nnumpy==1.0\ntorch==2.13.0\n")
     monkeypatch.chdir(tmp_path)
     assert doctor_machine.read_pins() == {"numpy": "1.0", "torch": "2.13.0"}
     findings = {finding.subject: finding for finding in doctor_machine.versions()}

@@ -10,7 +10,7 @@ from svg_attacks import svg
 
 from vagen import envs
 from vagen.envs.levels import split_of
-from vagen.envs.svg.features import ADAPTERS, ScorerError, load_scorer
+from vagen.envs.svg.features import ADAPTERS, PROJECTIONS, ScorerError, load_scorer
 from vagen.envs.svg.icons import LEVELS, sample_icon
 from vagen.envs.svg.raster import rasteriser
 from vagen.envs.svg.safety import colours_and_shapes, read_document
@@ -256,10 +256,17 @@ def test_dreamsim_is_its_backbone_with_the_adapter_of_its_release(dino_folder, t
             for k in "AB"
         )
         change = (2.0 / 4) * (x @ down.T @ up.T)
-        names = ("query", "key", "value")
-        one, other = plain.attention.attention, merged.attention.attention
-        expected = torch.cat([getattr(one, name)(x) for name in names], -1) + change
-        found = torch.cat([getattr(other, name)(x) for name in names], -1)
+        before_it, after_it = (
+            torch.cat(
+                [
+                    next(part for name, part in of.named_modules() if name.endswith(names))(x)
+                    for names in PROJECTIONS
+                ],
+                -1,
+            )
+            for of in (plain, merged)
+        )
+        expected, found = before_it + change, after_it
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     picture = rasteriser(64).draw(svg('<circle cx="99" cy="99" r="70" fill="green"/>'))
     assert scorer.score(picture, picture.copy()) == pytest.approx(1.0, abs=1e-5)

@@ -148,7 +148,6 @@ def test_prices_of_litellm_are_found_by_specification() -> None:
         "gemini:gemini-2.5-flash": "litellm:gemini/gemini-2.5-flash",
         "openai-responses:gpt-4o": "openai:gpt-4o@https://api.openai.com/v1",
         "together:deepseek-ai/DeepSeek-V3": "litellm:together_ai/deepseek-ai/DeepSeek-V3",
-        "openrouter:openai/gpt-4o": "litellm:openrouter/openai/gpt-4o",
     }.items():
         price = prices.price(spec)
         assert price is not None and price == prices.price(name), spec

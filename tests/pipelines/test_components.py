@@ -60,6 +60,7 @@ IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
 def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy_and_says_what_is_wrong(
     make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    pytest.importorskip("ray")
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     settings = [f"output_dir={tmp_path}", f"store={(tmp_path / 'store').as_uri()}"]

@@ -65,7 +65,8 @@ def test_every_target_sets_up_what_it_needs(target: str, tmp_path: Path):
     shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
     steps = make("-n", target, "-C", str(tmp_path))
     assert "-m venv .venv" in steps
-    pins = "vllm" if target == "test-vllm" else "laptop"
+    verl = dict.fromkeys(("venv-verl", "test-verl", "bench-gpu", "bench-verl-cpu"), "verl")
+    pins = {"test-vllm": "vllm", **verl}.get(target, "laptop")
     extras = r"-e \"\.\[all,[\w,]+\]\""
     assert re.search(rf"pip install .*-c constraints/{pins}.txt [\s\\]*{extras}", steps)
 
@@ -82,7 +83,7 @@ def test_a_python_that_is_too_old_is_refused(tmp_path: Path):
         ["make", "-C", str(tmp_path), "venv", f"PYTHON={old}"], capture_output=True, text=True
     )
     assert process.returncode != 0
-    assert "Python 3.11 or 3.12 is needed" in process.stdout
+    assert "Python 3.11 to 3.13 is needed" in process.stdout
     assert not (tmp_path / ".venv").exists()
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from vagen.cli.findings import Findings, bad, good, guarded, warning
 from vagen.config import InfraConfig
+from vagen.engines.verl.env_vars import is_installed
 from vagen.plan.memory import memory_limit
 from vagen.service.pool import core_count
 from vagen.storage import open_store
 
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 PACKAGES = (
     "boto3",
     "gymnasium",
@@ -41,7 +42,7 @@ PACKAGES = (
     "transformers",
 )
 """Packages that the project imports."""
-CONSTRAINTS = Path("constraints") / "laptop.txt"
+CONSTRAINTS = Path("constraints") / ("verl.txt" if is_installed() else "laptop.txt")
 GIB = 1 << 30
 LEAST_SPACE, ENOUGH_SPACE = GIB // 4, 4 * GIB
 TIMEOUT = 5.0
@@ -55,7 +56,7 @@ def versions() -> Findings:
     if found in PYTHONS:
         yield good("python", text)
     else:
-        yield bad("python", text, "use Python 3.11 or 3.12")
+        yield bad("python", text, "use Python 3.11 to 3.13")
     torch = importlib.util.find_spec("torch")
     if sys.dont_write_bytecode and torch and not os.path.exists(torch.cached or ""):
         text = "PYTHONDONTWRITEBYTECODE is set, and libraries have none"

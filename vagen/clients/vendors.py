@@ -33,7 +33,6 @@ def litellm() -> Any:
             f'models of this vendor need LiteLLM: pip install "vagen[litellm]" ({error})'
         ) from None
     library.suppress_debug_info = True
-    library.telemetry = False
     return library
 
 

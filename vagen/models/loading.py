@@ -198,7 +198,8 @@ def save_processor(directory: Path, processor: Processor) -> None:
     # A whole response is content: by default `transformers serve` takes out what stands between
     # `<think>` and `</think>`, which is part of our layouts.
     content = {"content": "text", "close": tokenizer.eos_token}
-    plain: dict[str, Any] = {"response_template": {"fields": {"content": content}}}
+    whole = {"start_anchor_pattern": r"\Z", "fields": {"content": content}}
+    plain: dict[str, Any] = {"response_template": whole}
     plain["response_schema"] = PLAIN_RESPONSE_SCHEMA
     for name, parts in plain.items():
         if getattr(tokenizer, name, None) is None:

@@ -166,6 +166,8 @@ def _convert(file: Path, folder: Path) -> None:
             config.eos_token_id = tokenizer.eos_token_id
     tokenizer.clean_up_tokenization_spaces = False  # it would strip spaces before punctuation
     tokenizer.save_pretrained(folder)
+    model.hf_quantizer = None  # these weights are not quantized any more
+    model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(folder)
 
 
@@ -226,7 +228,7 @@ def _add_tower(text: str, text_config: Any, folder: Path) -> None:
             vision_config=TOWER,
             scale_factor=MERGED,
             image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKENS[0]),
-            pad_token_id=tokenizer.pad_token_id,
+            pad_token_id=tokenizer.pad_token_id,  # pyrefly: ignore[unexpected-keyword]
             tie_word_embeddings=text_config.tie_word_embeddings,
         )
         model = SmolVLMForConditionalGeneration(config)

@@ -162,7 +162,7 @@ def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dic
         "position_ids": torch.cat([_positions(g, config.spatial_merge_size) for g in grids]),
     }
     if hasattr(tower, "num_grid_per_side"):
-        size = (tower.num_grid_per_side, config.spatial_merge_size)
+        size = (config.spatial_merge_size, tower.num_grid_per_side)
         if hasattr(tower, "interpolation_mode"):
             names, axis = ("interp_indices", "interp_weights"), 0
             size += (tower.interpolation_mode, tower.interpolation_align_corners)
@@ -193,11 +193,11 @@ def _positions(grid: Grid, merge: int) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _interpolated(grid: Grid, per_side: int, merge: int, *how: Any) -> tuple[Tensor, Tensor]:
+def _interpolated(grid: Grid, merge: int, per_side: int, *how: Any) -> tuple[Tensor, Tensor]:
     if how:
         # pyrefly: ignore[missing-attribute]
         of = vision_utils.get_vision_interpolation_indices_and_weights
-        return of(torch.tensor([grid]), per_side, *how, merge)
+        return of(torch.tensor([grid]), per_side, *how, spatial_merge_size=merge)
     return vision_utils.get_vision_bilinear_indices_and_weights(
         torch.tensor([grid]), per_side, merge
     )

@@ -363,7 +363,7 @@ def _observation(shown: Any, where: str) -> Observation:
                 f"{where}'s obs_str holds {key} {count} times for {len(found)} pictures in "
                 "multi_modal_input; it must hold it once for each"
             )
-    shape = re.compile("|".join(re.escape(key) for key in sorted(left, key=len, reverse=True)))
+    shape = re.compile("|".join(re.escape(key) for key in sorted(left, key=lambda key: -len(key))))
     images = tuple(
         frame_of(left[key].pop(0), f"{where}'s picture at {key}") for key in shape.findall(text)
     )
