@@ -200,6 +200,38 @@ def test_a_broken_session_fails_the_episode_and_the_next_one_is_new(url):
         first.close()
 
 
+HANGS = """
+import asyncio, sys
+from threading import Event
+from vagen import envs
+from vagen.service import environments_of
+from walk import Walk, WalkEnvironment
+
+class Hangs(WalkEnvironment):
+    def __init__(self):
+        sys.argv[1] == "creation" and Event().wait()
+        super().__init__()
+
+    def step(self, action: Walk):
+        Event().wait()
+
+async def play(config):
+    env = await environments_of().make("OpenEnv", config)
+    await env.reset(seed=0)
+    await env.step("<think>so</think><answer>left</answer>")
+
+asyncio.run(play({"module": "__main__:Hangs", "timeout": 0.2, **%r}))
+"""
+
+
+@pytest.mark.parametrize("where", ["step", "creation"])
+def test_an_environment_that_hangs_does_not_keep_the_process(where):
+    command = [sys.executable, "-c", HANGS % (NAMED,), where]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True)
+    assert f"more than 0.2 s for {where}" in done.stderr
+
+
 async def _played(config: dict[str, Any]) -> bool:
     env = await environments_of().make("OpenEnv", config, "val")
     shown, _ = await env.reset(seed=1)

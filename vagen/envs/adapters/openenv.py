@@ -12,7 +12,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, ClassVar, get_type_hints
@@ -25,6 +24,7 @@ from pydantic import Field, PositiveFloat, ValidationError, field_validator, mod
 from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.foreign import ForeignConfig, ForeignEnv
 from vagen.envs.adapters.pictures import frame_of
+from vagen.envs.adapters.threads import DaemonThread
 from vagen.envs.answers import AnswerError, flag, kind, number
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
 from vagen.envs.levels import Split
@@ -363,9 +363,9 @@ class _Here:
 
     def __init__(self, config: OpenEnvConfig):
         self._config = config
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = DaemonThread()
         self._runner = asyncio.Runner()
-        self._env = self._thread.submit(self._make).result()
+        self._env = self._wait_for(self._make, "creation")
 
     def _make(self) -> Any:
         from openenv.core.env_server import Environment
@@ -424,17 +424,23 @@ class _Here:
                 found = self._runner.run(found)
             return WSObservationResponse(data=serialize_observation(found)).model_dump_json()
 
+        return json.loads(self._wait_for(call, method))["data"]
+
+    def _wait_for(self, call: Callable[[], Any], what: str) -> Any:
+        future = self._thread.submit(call)
         try:
-            return json.loads(self._thread.submit(call).result(self._config.timeout))["data"]
+            return future.result(self._config.timeout)
         except TimeoutError:
+            if future.done():
+                raise  # raised by the environment
             raise TimeoutError(
-                f"{self._config.module} took more than {self._config.timeout:g} s for {method}"
+                f"{self._config.module} took more than {self._config.timeout:g} s for {what}"
             ) from None
 
     def close(self) -> None:
         self._thread.submit(self._env.close)
         self._thread.submit(self._runner.close)
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
 
 def _mistakes(errors: Any) -> str:
