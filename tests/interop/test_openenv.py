@@ -8,9 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ import pytest
 
 pytest.importorskip("openenv", reason="make test-interop installs it")
 
-import uvicorn
 from openenv.core import GenericEnvClient
 from pydantic import ValidationError
+from served import served
 from walk import WalkEnvironment, app
 
 from vagen import envs
@@ -41,18 +39,6 @@ NAMED = {
     "max_steps": 6,
 }
 HERE = {**NAMED, "module": "walk:WalkEnvironment"}
-
-
-@contextmanager
-def served(application: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning"))
-    thread = Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture(scope="module")
