@@ -11,9 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from openenv.validation import (
@@ -22,6 +21,7 @@ from openenv.validation import (
     Lane,
     Level,
     ManifestError,
+    SignatureError,
     Subject,
     Verdict,
     apply_policy,
@@ -39,47 +39,43 @@ START_SECONDS = 120.0
 """Timeout of the start of a server."""
 
 
+@dataclass(frozen=True)
 class LocalServer:
-    """A package's server in a process here: what graders see as `running`."""
+    """A package's server, as graders see it."""
 
-    def __init__(self, root: Path, base_url: str):
-        """The server at an address; `root` is its package."""
-        self._root, self.base_url = root, base_url
-
-    @classmethod
-    @contextmanager
-    def started(cls, root: Path) -> "Iterator[LocalServer]":
-        """Starts `app` of `openenv.yaml` with uvicorn, and ends it.
-
-        Raises:
-            ContractError: It does not start.
-        """
-        app = yaml.safe_load((root / "openenv.yaml").read_text()).get("app", "server.app:app")
-        with tempfile.TemporaryFile("w+") as log:
-            command = [sys.executable, "-m", "uvicorn", app, "--port", "0"]
-            server = subprocess.Popen(command, cwd=root, stdout=log, stderr=log)
-            try:
-                end = time.monotonic() + START_SECONDS
-                while True:
-                    log.seek(0)
-                    said = log.read()
-                    if address := re.search(r"running on (http://127\.0\.0\.1:\d+)", said):
-                        break
-                    if server.poll() is not None or time.monotonic() > end:
-                        raise ContractError(f"{root}: {app} does not start: {said[-2000:]}")
-                    time.sleep(0.1)
-                yield cls(root, address[1])
-            finally:
-                server.terminate()
-                server.wait()
+    root: Path
+    base_url: str
 
     def another(self) -> "AbstractContextManager[LocalServer]":
-        """A second process of the same package."""
-        return LocalServer.started(self._root)
+        """The same package in another process."""
+        return started(self.root)
 
-    def inspect(self) -> dict[str, Any]:
-        """Nothing: it is no container."""
-        return {}
+
+@contextmanager
+def started(root: Path) -> Iterator[LocalServer]:
+    """Starts `app` of `openenv.yaml` with uvicorn, and ends it.
+
+    Raises:
+        ContractError: It does not start.
+    """
+    app = yaml.safe_load((root / "openenv.yaml").read_text()).get("app", "server.app:app")
+    with tempfile.TemporaryFile("a+") as log:
+        command = [sys.executable, "-m", "uvicorn", app, "--port", "0"]
+        server = subprocess.Popen(command, cwd=root, stdout=log, stderr=log)
+        try:
+            end = time.monotonic() + START_SECONDS
+            while True:
+                log.seek(0)
+                said = log.read()
+                if address := re.search(r"running on (http://127\.0\.0\.1:\d+)", said):
+                    break
+                if server.poll() is not None or time.monotonic() > end:
+                    raise ContractError(f"{root}: {app} does not start: {said[-2000:]}")
+                time.sleep(0.1)
+            yield LocalServer(root, address[1])
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def check_package(
@@ -93,20 +89,20 @@ def check_package(
         report: Called with each line of the report.
 
     Raises:
-        ContractError: It fails a check that the severity policy v2 of OpenEnv demands.
-        ValueError: It is no package, or its manifest is wrong.
+        ContractError: It is no package, or it fails a check that the severity policy v2 of OpenEnv
+            demands.
     """
     policy = load_policy("v2")
-    signature = detect_signature(root)
     try:
-        manifest = default_parser_registry().parser_for(signature).parse(root)
+        manifest = default_parser_registry().parser_for(detect_signature(root)).parse(root)
+    except SignatureError as error:
+        raise ContractError(str(error)) from error
     except ManifestError as error:
         raise ContractError(f"{root}: {error}; {error.remediation}") from error
     registry = default_grader_registry(policy)
     registry.load_entry_points()
     graders = registry.select(manifest, Level.SEMANTIC)
-    server = LocalServer(root, base_url)
-    with nullcontext(server) if base_url else LocalServer.started(root) as running:
+    with nullcontext(LocalServer(root, base_url)) if base_url else started(root) as running:
         subject = Subject(
             root=root, manifest=manifest, image_ref=None, running=running, outputs_dir=root
         )
@@ -125,9 +121,8 @@ def check_package(
     for result in results:
         report(f"{result.status.value.upper():5} {result.check_id} ({result.duration_s:.1f} s)")
         if result.status is not CheckStatus.PASS:
-            for line in (*result.evidence, result.remediation):
-                if line:
-                    report(f"      {line}")
+            for line in filter(None, (*result.evidence, result.remediation)):
+                report(f"      {line}")
     absent = [
         check_id
         for check_id, entry in policy.entries_for_lane(Lane.LOCAL).items()

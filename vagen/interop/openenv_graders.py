@@ -41,13 +41,13 @@ def difference(one: Any, other: Any, path: str = "") -> str:
     """The first place where two results differ, such as `2.observation.text`; empty if equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys: list[Any] = sorted(one.keys() | other.keys())
-        parts = [(key, one.get(key), other.get(key)) for key in keys]
+        left, right = map(one.get, keys), map(other.get, keys)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        parts = [(index, *pair) for index, pair in enumerate(zip(one, other, strict=True))]
+        keys, left, right = list(range(len(one))), iter(one), iter(other)
     else:
         return "" if same(one, other) else path or "the number of turns"
-    found = (difference(*pair, f"{path}.{key}".lstrip(".")) for key, *pair in parts)
-    return next(filter(None, found), "")
+    places = (f"{path}.{key}".lstrip(".") for key in keys)
+    return next(filter(None, map(difference, left, right, places)), "")
 
 
 class Contract(ABC):
@@ -176,13 +176,12 @@ class OracleContainment(Contract):
         if oracle is None:
             raise Undecided("needs capabilities.oracle")
         text = player.file(oracle.location).read_text()
-        content = text
+        content: Any = text
         if oracle.location.endswith(".json"):
-            found = json.loads(text)
-            content = json.dumps(found["actions"] if oracle.form == "script" else found)
-
-        def compact(text: str) -> str:
-            return re.sub(r"\s", "", text)
+            content = json.loads(text)
+            if oracle.form == "script":
+                content = content["actions"]
+            text = json.dumps(content)
 
         bodies = {"the state": json.dumps(player.alone(player.plan)[0]["state"])}
         with httpx.Client(base_url=player.url, trust_env=False) as client:
@@ -190,7 +189,14 @@ class OracleContainment(Contract):
             for path in (*(each for each in routes if "get" in routes[each]), oracle.location):
                 if "{" not in path:
                     bodies[path] = client.get(path).text
-        served = [where for where, body in bodies.items() if compact(content) in compact(body)]
+
+        def holds(body: str) -> bool:
+            with suppress(ValueError):
+                if content in _nodes(json.loads(body)):
+                    return True
+            return re.sub(r"\s", "", text) in re.sub(r"\s", "", body)
+
+        served = [where for where, body in bodies.items() if holds(body)]
         return [f"the oracle is in {where}" for where in served], {"asked": list(bodies)}
 
 

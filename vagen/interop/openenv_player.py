@@ -21,6 +21,7 @@ from openenv.validation.runtime.contracts import (
     load_runtime_plan,
 )
 
+from vagen.envs.adapters import AdapterError
 from vagen.envs.adapters.openenv import RefusedAction, RemoteSession
 
 SEEDS = 8
@@ -63,7 +64,7 @@ class Player:
         return session.reset({**plan.reset.options, **reset, **more})
 
     def play(self, session: RemoteSession, plan: RuntimePlan) -> Results:
-        """The replies of an episode, each with the `state` after it, but for the episode's id."""
+        """The replies of an episode, each with the `state` after it, without the episode's id."""
         return list(self.turns(session, plan))
 
     def turns(self, session: RemoteSession, plan: RuntimePlan) -> Iterator[dict[str, Any]]:
@@ -161,7 +162,7 @@ def plan_of(subject: Subject) -> RuntimePlan:
 
     Raises:
         RuntimePlanError: It cannot be read.
-        Undecided: The server gives no schema.
+        AdapterError: The server gives no schema.
     """
     if isinstance(subject.manifest, NormalizedManifestV2):
         return load_runtime_plan(subject.root, subject.manifest.execution)
@@ -183,19 +184,26 @@ def best(results: Results) -> float:
 
 
 def smallest_action(url: str) -> dict[str, Any]:
-    """The action with the smallest values that a server's schema allows, such as empty texts."""
-    schema = httpx.get(f"{url}/schema", trust_env=False).raise_for_status().json()["action"]
+    """The action with the smallest values that a server's schema allows, such as empty texts.
+
+    Raises:
+        AdapterError: There is no schema.
+    """
+    try:
+        schema = httpx.get(f"{url}/schema", trust_env=False).raise_for_status().json()["action"]
+    except (httpx.HTTPError, KeyError) as error:
+        raise AdapterError(f"no server of OpenEnv answers at {url}: {error}") from error
 
     def value(part: dict[str, Any]) -> Any:
         if "$ref" in part:
             return value(schema["$defs"][part["$ref"].rpartition("/")[2]])
         if "default" in part or "const" in part:
             return part.get("default", part.get("const"))
-        for choices in (part.get("enum"), part.get("anyOf"), part.get("oneOf")):
-            if choices:
-                return choices[0] if choices is part.get("enum") else value(choices[0])
-        if all_of := part.get("allOf"):
-            return value(all_of[0])
+        if "enum" in part:
+            return part["enum"][0]
+        for key in ("anyOf", "oneOf", "allOf"):
+            if key in part:
+                return value(part[key][0])
         match part.get("type"):
             case "string":
                 return " " * part.get("minLength", 0)

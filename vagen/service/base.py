@@ -83,10 +83,7 @@ class HereEnv:
 
 
 class LocalEnv:
-    """A `HereEnv` with asynchronous methods, which complete without yielding.
-
-    Environments with `waits` are called in a thread, given as `thread`.
-    """
+    """A `HereEnv` with asynchronous methods, which run in `thread`, or else without yielding."""
 
     def __init__(self, env: AgentEnv, thread: DaemonThread | None = None):
         self._env = HereEnv(env)
