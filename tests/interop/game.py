@@ -132,13 +132,16 @@ def package(folder: Path, fault: str = "", **capabilities: Any) -> Path:
         "canaries": "canaries",
         **capabilities,
     }
-    validation = {
+    validation: dict[str, Any] = {
         "reward": {"range": [0.0, 1.0], "floor_margin": 0.5},
         "resources": {"cpu": 1, "memory_mb": 512, "disk_mb": 64, "episode_timeout_s": 60},
         "capabilities": given,
         "types": {"tags": ["demo"]},
         "execution": {"probe_path": "runtime.json"},
     }
+    if "llm_judged" in given:
+        validation["judge"] = {"model": "m", "version": "1"}
+        validation["reward"] |= {"variance_tolerance": 0.25}
     folder.mkdir()
     (folder / "canaries").mkdir()
     files = {

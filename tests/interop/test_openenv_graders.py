@@ -6,16 +6,20 @@ import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 pytest.importorskip("openenv", reason="make test-interop installs it")
 
-from game import app, package
+from game import Game, Seen, app, package
+from openenv.core.env_server import Action, create_app
 from openenv.validation import GraderRegistry, Level, Subject, load_policy
 from openenv.validation.parsers.openenv_yaml import OpenEnvYamlParser
+from pydantic import BaseModel, Field
 from served import served
+
+from vagen.interop.openenv_player import smallest_action
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = {"form": "script", "location": "solution.json"}
@@ -67,6 +71,8 @@ def subject(root: Path, url: str) -> Subject:
         ("runtime.seed_control", "constant", {}, "skip", "needs a seed that changes it"),
         ("runtime.episode_determinism", "", {}, "pass", ""),
         ("runtime.episode_determinism", "clock", {}, "fail", "differ at 0.observation.more"),
+        ("runtime.episode_determinism", "noisy", {}, "fail", "differ at 1.reward"),
+        ("runtime.episode_determinism", "noisy", {"llm_judged": True}, "pass", ""),
         ("runtime.episode_isolation", "", {}, "pass", ""),
         ("runtime.episode_isolation", "one", {}, "pass", ""),
         ("runtime.episode_isolation", "leftover", {}, "fail", "after another episode"),
@@ -107,6 +113,7 @@ def subject(root: Path, url: str) -> Subject:
         ("semantic.no_solution_leakage", "", {"oracle": None}, "skip", "needs capabilities.oracle"),
         ("semantic.verifier_determinism", "", {}, "pass", ""),
         ("semantic.verifier_determinism", "noisy", {}, "fail", "have the variance"),
+        ("semantic.verifier_determinism", "noisy", {"llm_judged": True}, "pass", ""),
         ("semantic.replayability", "", {}, "skip", "needs a second process"),
     ],
 )
@@ -120,6 +127,33 @@ def test_an_environment_passes_or_fails(
         result = grader.run(subject(root, url))
     assert (result.status.value, evidence in " ".join(result.evidence)) == (status, True), result
     assert (result.remediation is not None) == (status == "fail")
+
+
+class Part(BaseModel):
+    size: int = Field(gt=2)
+
+
+class Wide(Action):
+    text: str
+    name: str = Field(min_length=2)
+    kind: Literal["b", "a"]
+    part: Part
+    parts: list[Part] = Field(min_length=1)
+    either: Part | None
+    level: float = Field(ge=1.5)
+    on: bool
+    more: int = 7
+
+
+def test_the_smallest_action_is_one_that_the_schema_allows():
+    with served(create_app(Game, Wide, Seen)) as url:
+        found = smallest_action(url)
+    part = {"size": 3}
+    assert found == {
+        **{"text": "", "name": "  ", "kind": "b", "part": part, "parts": [part], "either": part},
+        **{"level": 1.5, "on": False},
+    }
+    Wide.model_validate(found)
 
 
 def check(installed: Path, root: Path, *words: str) -> Any:
