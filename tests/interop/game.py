@@ -44,8 +44,7 @@ class Game(Environment[Move, Seen, State]):
         **_: Any,
     ) -> Seen:
         self.resets += 1
-        seed = {"seedless": None, "constant": SEED}.get(self.fault, seed)
-        self.mark = Random(seed).randrange(3, 9)
+        self.mark = Random(SEED if self.fault == "constant" else seed).randrange(3, 9)
         self._state = State(episode_id=episode_id, step_count=0)
         self._walk_to((injected_state or {}).get("place", 0))
         return self._seen()
@@ -71,6 +70,7 @@ class Game(Environment[Move, Seen, State]):
         won = self.place == self.mark
         more = {
             "clock": time.time_ns(),
+            "seedless": Random().random(),
             "leftover": self.resets,
             "process": os.getpid(),
             "hint": [1] * self.mark,

@@ -5,8 +5,9 @@ schema of actions allows.
 """
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -54,9 +55,18 @@ class Player:
         self._timeout = min(self.manifest.resources.episode_timeout_s, 60.0)
         self.plan = plan_of(subject)
 
-    def session(self, url: str = "") -> "closing[RemoteSession]":
-        """A session with an environment of its own."""
-        return closing(RemoteSession(url or self.url, self._timeout))
+    @contextmanager
+    def session(self, url: str = "") -> Iterator[RemoteSession]:
+        """A session with an environment of its own.
+
+        A server with one session needs a moment to end the one before.
+        """
+        for pause in (0.1, 0.5, 2.0, 0.0):
+            with closing(RemoteSession(url or self.url, self._timeout)) as session:
+                if not (pause and _is_refused(session)):
+                    yield session
+                    return
+            time.sleep(pause)
 
     def begin(self, session: RemoteSession, plan: RuntimePlan, **more: Any) -> dict[str, Any]:
         """The reply to the reset of a plan."""
@@ -155,6 +165,14 @@ class Player:
         actions = [smallest_action(self.url)] * IDLE_STEPS
         idle = [_changed(self.seeded(offset), actions=actions) for offset in range(SEEDS)]
         return fmean(best(self.alone(plan)) for plan in idle)
+
+
+def _is_refused(session: RemoteSession) -> bool:
+    try:
+        session.state()
+    except RuntimeError as error:
+        return "CAPACITY_REACHED" in str(error)
+    return False
 
 
 def plan_of(subject: Subject) -> RuntimePlan:
