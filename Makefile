@@ -218,10 +218,10 @@ test-verl: $(VERL_READY) ## Install verl and Ray in .venv-verl, test the distrib
 test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
 
-test-interop: $(INTEROP_READY) ## Play environments in verifiers, Inspect AI, OpenEnv, each in a venv (2 minutes)
+test-interop: $(INTEROP_READY) ## Play environments in verifiers, Inspect AI, OpenEnv, each in a venv (4 minutes)
 	.venv-verifiers/bin/python -m pytest tests/interop/test_verifiers.py $(ARGS)
 	.venv-inspect/bin/python -m pytest tests/interop/test_inspect.py $(ARGS)
-	.venv-openenv/bin/python -m pytest tests/interop/test_openenv.py $(ARGS)
+	.venv-openenv/bin/python -m pytest tests/interop/test_openenv*.py $(ARGS)
 
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)

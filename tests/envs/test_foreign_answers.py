@@ -5,7 +5,10 @@ import base64
 import io
 import json
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -488,3 +491,37 @@ def test_one_that_blocks_in_its_coroutine_holds_up_no_other():
     took, (hung, *others) = asyncio.run(played())
     assert isinstance(hung, EnvironmentRaised) and "took more than 0.5 s" in str(hung)
     assert all(answer[1] == 1.0 for answer in others) and took < 1.5
+
+
+HANGS = """
+import asyncio, sys
+from threading import Event
+from test_foreign_answers import Told
+from vagen.service import environments_of
+
+class Hangs(Told):
+    def __init__(self, env_config):
+        sys.argv[1] == "creation" and Event().wait()
+        super().__init__(env_config)
+
+    async def step(self, action_str):
+        Event().wait()
+
+async def play():
+    options = {"entry_point": "__main__:Hangs", "timeout": 1e6}
+    env = await environments_of().make("GymImageEnv", options)
+    await env.reset(seed=0)
+    print("plays", flush=True)
+    await env.step("go")
+
+asyncio.run(asyncio.wait_for(play(), 3))
+"""
+
+
+@pytest.mark.parametrize("where", ["step", "creation"])
+def test_one_that_never_returns_does_not_keep_the_process(where):
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": f"{here.parents[1]}:{here}"}
+    command = [sys.executable, "-c", HANGS, where]
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True)
+    assert "TimeoutError" in done.stderr and ("plays" in done.stdout) == (where == "step")

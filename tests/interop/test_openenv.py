@@ -8,9 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ import pytest
 
 pytest.importorskip("openenv", reason="make test-interop installs it")
 
-import uvicorn
 from openenv.core import GenericEnvClient
 from pydantic import ValidationError
+from served import served
 from walk import WalkEnvironment, app
 
 from vagen import envs
@@ -41,18 +39,6 @@ NAMED = {
     "max_steps": 6,
 }
 HERE = {**NAMED, "module": "walk:WalkEnvironment"}
-
-
-@contextmanager
-def served(application: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning"))
-    thread = Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +184,38 @@ def test_a_broken_session_fails_the_episode_and_the_next_one_is_new(url):
             first.step(answer("stay"))
         first.reset(seed=0)
         first.close()
+
+
+HANGS = """
+import asyncio, sys
+from threading import Event
+from vagen import envs
+from vagen.service import environments_of
+from walk import Walk, WalkEnvironment
+
+class Hangs(WalkEnvironment):
+    def __init__(self):
+        sys.argv[1] == "creation" and Event().wait()
+        super().__init__()
+
+    def step(self, action: Walk):
+        Event().wait()
+
+async def play(config):
+    env = await environments_of().make("OpenEnv", config)
+    await env.reset(seed=0)
+    await env.step("<think>so</think><answer>left</answer>")
+
+asyncio.run(play({"module": "__main__:Hangs", "timeout": 0.2, **%r}))
+"""
+
+
+@pytest.mark.parametrize("where", ["step", "creation"])
+def test_an_environment_that_hangs_does_not_keep_the_process(where):
+    command = [sys.executable, "-c", HANGS % (NAMED,), where]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True)
+    assert f"more than 0.2 s for {where}" in done.stderr
 
 
 async def _played(config: dict[str, Any]) -> bool:

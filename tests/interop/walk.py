@@ -1,6 +1,7 @@
 """An environment of OpenEnv: walk to a mark on a line that a picture shows."""
 
 import base64
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -79,5 +80,6 @@ class AsyncWalkEnvironment(WalkEnvironment):
         return WalkEnvironment.step(self, action)
 
 
-def app(sessions: int) -> Any:
-    return create_app(WalkEnvironment, Walk, Line, env_name="walk", max_concurrent_envs=sessions)
+def app(sessions: int, limit: int = 50) -> Any:
+    made = partial(WalkEnvironment, limit)
+    return create_app(made, Walk, Line, env_name="walk", max_concurrent_envs=sessions)

@@ -38,6 +38,11 @@ def env(options: Namespace) -> None:
         print(f"  {shlex.join(['python', '-m', 'pytest', str(folder)])}")
         print(f"  {shlex.join(['vagen', 'run', str(folder / f'{options.name}.yaml')])}")
         return
+    if options.action == "check" and options.openenv:
+        from vagen.interop.openenv_check import check_package
+
+        check_package(Path(options.name), options.url)
+        return
     layers = Layers({})
     for text in options.config + options.settings:
         layers.lay(parse_override(text) if "=" in text else read_yaml(Path(text)))

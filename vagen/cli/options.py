@@ -202,7 +202,12 @@ OPTIONS: dict[str, list[Option]] = {
             help="check: how long it may take (60); a slow environment is played less",
         ),
         option("--to", metavar="DIR", help="folder: show for the page, init for the files (NAME)"),
-        option("--openenv", action="store_true", help="serve: by OpenEnv's protocol"),
+        option(
+            "--openenv",
+            action="store_true",
+            help="serve: by OpenEnv's protocol; check: grade OpenEnv's package in the folder NAME",
+        ),
+        option("--url", help="check --openenv: address of the package's server, if it runs"),
         option("--host", default="127.0.0.1", help="serve: address to listen on (127.0.0.1)"),
         option("--port", type=int, default=8000, help="serve: its port (8000); 0: a free one"),
     ],

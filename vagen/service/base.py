@@ -4,11 +4,12 @@ import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import uvloop
 
+from vagen.envs.adapters.threads import DaemonThread
 from vagen.envs.answers import AnswerError, begun, stepped
 from vagen.envs.base import AgentEnv, Observation
 from vagen.service.wire import WireReply, read_observation, replace_surrogates
@@ -82,14 +83,11 @@ class HereEnv:
 
 
 class LocalEnv:
-    """A `HereEnv` with asynchronous methods, which complete without yielding.
+    """A `HereEnv` with asynchronous methods, which run in `thread`, or else without yielding."""
 
-    Environments with `waits` are called in a thread.
-    """
-
-    def __init__(self, env: AgentEnv):
+    def __init__(self, env: AgentEnv, thread: DaemonThread | None = None):
         self._env = HereEnv(env)
-        self._thread = ThreadPoolExecutor(1) if env.waits else None
+        self._thread = thread
 
     def system_prompt(self) -> str:
         """See `AgentEnv`."""
@@ -117,12 +115,12 @@ class LocalEnv:
         """Closes the environment; never fails."""
         await self._call(self._env.close)
         if self._thread is not None:
-            self._thread.shutdown(wait=False)
+            self._thread.close()
 
     async def _call(self, method: Callable[[], ResultT]) -> ResultT:
         if self._thread is None:
             return method()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, method)
+        return await asyncio.wrap_future(self._thread.submit(method))
 
 
 class Handle(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from vagen.config.infra import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
+from vagen.envs.adapters.threads import DaemonThread
 from vagen.envs.registry import get_environment
 from vagen.service.base import AsyncEnv, Handle, HereEnv, LocalEnv, LoopThread, RemoteEnv, SyncEnv
 from vagen.service.pool import WorkerPools, core_count
@@ -43,8 +44,10 @@ class Environments:
         """
         if self._is_local(env_name):
             made = partial(make, env_name, env_config, split)
-            waits = get_environment(env_name).load().waits
-            return LocalEnv(await asyncio.to_thread(made) if waits else made())
+            if not get_environment(env_name).load().waits:
+                return LocalEnv(made())
+            own = DaemonThread()
+            return LocalEnv(await asyncio.wrap_future(own.submit(made)), own)
         thread = self._running()
         opening = thread.submit(self._open(env_name, env_config, split))
         return RemoteEnv(thread, await asyncio.wrap_future(opening))

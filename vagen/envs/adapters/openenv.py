@@ -12,7 +12,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, ClassVar, get_type_hints
@@ -25,6 +24,7 @@ from pydantic import Field, PositiveFloat, ValidationError, field_validator, mod
 from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.foreign import ForeignConfig, ForeignEnv
 from vagen.envs.adapters.pictures import frame_of
+from vagen.envs.adapters.threads import DaemonThread
 from vagen.envs.answers import AnswerError, flag, kind, number
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
 from vagen.envs.levels import Split
@@ -110,7 +110,9 @@ class OpenEnvAdapter(ForeignEnv):
             AdapterError: The class of `module` cannot be imported or created.
         """
         super().__init__(*args, **kwargs)
-        self._session: _Remote | _Here | None = _Here(self.config) if self.config.module else None
+        self._session: RemoteSession | _Here | None = (
+            _Here(self.config) if self.config.module else None
+        )
         self._place = self.config.url or self.config.module
         if not self.config.actions:
             # An answer is one action, with the commas and tags in it.
@@ -143,7 +145,10 @@ class OpenEnvAdapter(ForeignEnv):
     def _load_level(self, level: SeedLevel, seed: int) -> None:
         is_new = self._session is None
         if self._session is None:
-            self._session = (_Remote if self.config.url else _Here)(self.config)
+            config = self.config
+            self._session = (
+                RemoteSession(config.url, config.timeout) if config.url else _Here(config)
+            )
         try:
             result = self._session.reset({**self.config.reset, "seed": level.seed})
         except (ConnectionError, TimeoutError):
@@ -302,42 +307,65 @@ def _filled(config: OpenEnvConfig, action: str) -> dict[str, Any]:
     return fill(config.action)
 
 
-class _Remote:
-    """A session of a server."""
+class RemoteSession:
+    """A session of a server of OpenEnv, with an environment of its own there.
 
-    def __init__(self, config: OpenEnvConfig):
+    Replies are those of the server: `observation`, `reward`, `done` and perhaps `metadata`.
+    """
+
+    def __init__(self, url: str, timeout: float):
+        """Connects.
+
+        Args:
+            url: Address of the server.
+            timeout: Timeout of each call in seconds.
+
+        Raises:
+            AdapterError: No server answers.
+        """
         from websockets.sync.client import connect
 
-        self._config = config
+        self._url, self._timeout = url, timeout
         self._open = ExitStack()
-        local = urlsplit(config.url).hostname in ("localhost", "127.0.0.1", "::1")
+        local = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
         try:
             self._socket = self._open.enter_context(
                 connect(
-                    f"ws{config.url.removeprefix('http')}/ws",
-                    open_timeout=config.timeout,
+                    f"ws{url.removeprefix('http')}/ws",
+                    open_timeout=timeout,
                     max_size=MAX_BYTES,
                     proxy=None if local else True,
                 )
             )
         except Exception as error:  # of network, TLS, proxy, HTTP
-            raise AdapterError(
-                f"no server of OpenEnv answers at env_config.url {config.url}: {error}"
-            ) from error
+            raise AdapterError(f"no server of OpenEnv answers at {url}: {error}") from error
 
     def reset(self, given: dict[str, Any]) -> dict[str, Any]:
-        return self._call("reset", given)
+        """The reply to `reset` with these arguments; errors as of `step`."""
+        return self._call("reset", {"data": given})
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
-        return self._call("step", action)
+        """The reply to an action.
+
+        Raises:
+            RefusedAction: It does not fit the schema.
+            ConnectionError: The server ended the session.
+            TimeoutError: It took too long.
+            RuntimeError: Another error of the server.
+        """
+        return self._call("step", {"data": action})
+
+    def state(self) -> dict[str, Any]:
+        """The environment's state; errors as of `step`."""
+        return self._call("state", {})
 
     def _call(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         from websockets.exceptions import ConnectionClosed
 
-        url, timeout = self._config.url, self._config.timeout
+        url, timeout = self._url, self._timeout
         try:
             with suppress(ConnectionClosed):  # a session is refused by a message and then its end
-                self._socket.send(json.dumps({"type": kind, "data": data}))
+                self._socket.send(json.dumps({"type": kind, **data}))
             reply = json.loads(self._socket.recv(timeout))
         except TimeoutError:
             raise TimeoutError(f"{url} took more than {timeout:g} s for {kind}") from None
@@ -355,6 +383,7 @@ class _Remote:
         raise RuntimeError(f"{url} {kind}: {message} ({code}){advice}")
 
     def close(self) -> None:
+        """Ends the session."""
         self._open.close()
 
 
@@ -363,9 +392,9 @@ class _Here:
 
     def __init__(self, config: OpenEnvConfig):
         self._config = config
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = DaemonThread()
         self._runner = asyncio.Runner()
-        self._env = self._thread.submit(self._make).result()
+        self._env = self._wait_for(self._make, "creation")
 
     def _make(self) -> Any:
         from openenv.core.env_server import Environment
@@ -424,17 +453,23 @@ class _Here:
                 found = self._runner.run(found)
             return WSObservationResponse(data=serialize_observation(found)).model_dump_json()
 
+        return json.loads(self._wait_for(call, method))["data"]
+
+    def _wait_for(self, call: Callable[[], Any], what: str) -> Any:
+        future = self._thread.submit(call)
         try:
-            return json.loads(self._thread.submit(call).result(self._config.timeout))["data"]
+            return future.result(self._config.timeout)
         except TimeoutError:
+            if future.done():
+                raise  # raised by the environment
             raise TimeoutError(
-                f"{self._config.module} took more than {self._config.timeout:g} s for {method}"
+                f"{self._config.module} took more than {self._config.timeout:g} s for {what}"
             ) from None
 
     def close(self) -> None:
         self._thread.submit(self._env.close)
         self._thread.submit(self._runner.close)
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
 
 def _mistakes(errors: Any) -> str:
