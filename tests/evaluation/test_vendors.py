@@ -205,3 +205,8 @@ def _numbers(value: Any) -> list[Any]:
         parts = value.values() if isinstance(value, dict) else value
         return [number for part in parts for number in _numbers(part)]
     return [value]
+
+
+@pytest.mark.parametrize("source", ["tiny:vl", "gguf:a.gguf", "pip:p==1", "smolvlm:pip:p==1"])
+def test_sources_of_local_models_name_no_vendor(source: str) -> None:
+    assert parse_spec(source) is None

@@ -128,6 +128,8 @@ VENDORS = {
     "ollama": Vendor(None, None, "http://127.0.0.1:11434/v1"),
     "litellm": Vendor("", None),
 }
+LOCAL = ("gguf", "pip", "smolvlm", "tiny")
+"""Sources of local models that are written in the same way (`vagen.models`)."""
 _HOSTED = re.compile(r"(?P<vendor>[a-z-]+):(?!//)(?P<model>.*?)(?:@(?P<address>https?://.+))?\Z")
 
 
@@ -194,7 +196,7 @@ def parse_spec(spec: str) -> Hosted | None:
         ConfigError: The vendor is unknown or the model has no name.
     """
     found = _HOSTED.match(spec)
-    if found is None:
+    if found is None or found["vendor"] in LOCAL:
         return None
     name, model, address = found["vendor"], found["model"], found["address"]
     if name not in VENDORS:
