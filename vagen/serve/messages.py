@@ -21,10 +21,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_PIXELS = 4096 * 4096
 """Most pixels of a picture."""
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
-UNUSED = frozenset(
-    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
-    "parallel_tool_calls".split()
-)
+UNUSED = {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"}
+UNUSED |= {"prompt_cache_key", "prompt_cache_retention"}
 """Fields that change no answer."""
 ONLY: Mapping[str, tuple[Any, str]] = {
     "n": (1, "it gives one answer: send n=1, or several requests"),
@@ -106,7 +104,7 @@ class ChatRequest(Section):
     """Not in OpenAI's API; -1 for off."""
     seed: int | None = None
     """Equal requests with one seed have equal answers; default: random."""
-    stop: str | list[str] = []
+    stop: str | tuple[str, ...] = ()
     """Texts before which the answer ends."""
     logprobs: bool = False
     """Whether to return the log-probability of every token of the answer."""

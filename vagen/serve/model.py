@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vagen.engines.local.generation import LocalPolicy
 from vagen.models.loading import LanguageModel
@@ -86,7 +87,7 @@ class ServedModel:
         """Slots in use, with those of `_cached`."""
         self._cached: OrderedDict[str, tuple[list[int], list[str]]] = OrderedDict()
         """Ids and images of finished conversations, the oldest first, by name of their slot."""
-        self._sampled: OrderedDict[bytes, list[int]] = OrderedDict()
+        self._sampled: OrderedDict[str, list[int]] = OrderedDict()
         self._loop = asyncio.new_event_loop()
         self._loop.call_soon(torch.set_num_threads, threads)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -252,13 +253,11 @@ class AnswerReader:
             self._shown, self._shown_tokens = end, len(self.tokens)
 
 
-def _digest(content: Any, *more: str) -> str:
-    found = hashlib.sha256(np.ascontiguousarray(content))
-    found.update("/".join(more).encode())
-    return found.hexdigest()
+def _digest(content: NDArray[Any], *more: str) -> str:
+    text = "/".join(more).encode("utf-8", "replace")
+    return hashlib.sha256(content.tobytes() + text).hexdigest()
 
 
-def _key(prompt: Conversation, answer: str) -> bytes:
+def _key(prompt: Conversation, answer: str) -> str:
     """Identifies an answer's text after a prompt."""
-    ids = np.asarray(prompt.ids, dtype=np.int32)
-    return _digest(ids, *prompt.digests, answer.encode("utf-8", "replace").decode()).encode()
+    return _digest(np.asarray(prompt.ids, dtype=np.int32), *prompt.digests, answer)

@@ -40,9 +40,7 @@ class DrainingServer(uvicorn.Server):
 def serve(settings: ServiceSettings) -> None:
     """Serves until SIGTERM or SIGINT, and then until the open sessions are closed."""
     app = make_app(settings)
-    listen(
-        settings, app, "environments", lambda config: DrainingServer(config, app.state.service)
-    )
+    listen(settings, app, "environments", lambda config: DrainingServer(config, app.state.service))
 
 
 def main() -> int:
