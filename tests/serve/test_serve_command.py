@@ -12,7 +12,11 @@ import pytest
 from warm_process import WarmProcess, preload
 
 from vagen.cli.main import USER_ERROR, main
+from vagen.envs import make
+from vagen.experiment.load import load_experiment
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.layout import EXPERIMENT
+from vagen.serve.client import AgentClient
 
 pytestmark = pytest.mark.slow
 preload()
@@ -75,6 +79,23 @@ def test_the_answers_are_those_of_eval_with_the_weights(
     assert theirs["tokens"]["input"] == sum(begins)
     assert theirs["tokens"]["output"] == sum(int(mask.sum()) for mask in masks)
     assert theirs["tokens"]["cached"] > 0, "later turns continue the cache of earlier ones"
+    # So does the agent, with the environment here.
+    spec = load_experiment(run / EXPERIMENT, check=False).envs["game"]
+    env = make(spec.env_name, spec.env_config, split="test")
+    with AgentClient(address, "it", api_key=TOKEN) as agent:
+        for t in own:
+            observation, _ = env.reset(seed=t.seed)
+            agent.reset(temperature=0)
+            for i, turn in enumerate(t.turns, 1):
+                said = agent.act(observation["text"], observation["images"])
+                assert (said.turn, said.text) == (i, turn.response_text)
+                assert (*said.actions,) == turn.parsed.actions
+                assert (said.thought, said.format_correct) == (
+                    turn.parsed.reasoning,
+                    turn.parsed.format_correct,
+                )
+                observation, *_, info = env.step(said.text)
+            assert info["success"] == t.success
 
 
 @pytest.mark.parametrize(

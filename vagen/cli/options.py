@@ -121,6 +121,8 @@ OPTIONS: dict[str, list[Option]] = {
             metavar="N",
             help="tokens of a conversation with its answer (the model's, at most 8192)",
         ),
+        option("--max-sessions", type=int, metavar="N", help="of a run's agent, at a time (64)"),
+        option("--idle-seconds", type=float, metavar="S", help="until one is closed (1800)"),
         option("--max-body-bytes", type=int, metavar="N", help="size of a request (16 MiB)"),
     ],
     "view": [

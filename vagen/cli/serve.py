@@ -32,7 +32,7 @@ def serve(options: Namespace) -> None:
     if settings.tokens_file is None and token is None:
         check_open(settings, f"set {options.token_env}, or give --tokens-file")
 
-    model, run_dir = options.model, run_named(options.model)
+    model, run_dir, experiment = options.model, run_named(options.model), None
     infra = load_infra(
         options.infra or (None if run_dir is None else run_dir / layout.INFRA),
         options.infra_overrides,
@@ -41,7 +41,9 @@ def serve(options: Namespace) -> None:
     if run_dir is not None:
         from vagen.run.run import Run
 
-        name, model = options.name or run_dir.name, Run.open(run_dir).newest_policy()
+        run = Run.open(run_dir)
+        name, model = options.name or run_dir.name, run.newest_policy()
+        experiment = run.experiment
     elif model.startswith("models:/"):
         from vagen.tracking import default_uri, fetch_registered
 
@@ -70,5 +72,5 @@ def serve(options: Namespace) -> None:
         recorded=infra.local.cuda_graphs,
         threads=threads,
     )
-    server = Server(served, name, settings, token)
+    server = Server(served, name, settings, token, experiment)
     listen(settings, make_app(server), name)

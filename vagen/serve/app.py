@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -15,8 +15,10 @@ from fastapi.responses import StreamingResponse
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from starlette.exceptions import HTTPException
 
+from vagen.config.schema import ExperimentConfig
 from vagen.rollout.conversation import Conversation, RenderError
 from vagen.rollout.types import Sampling
+from vagen.serve.agents import ActOrder, Agents, CloseOrder, ResetOrder, SessionError
 from vagen.serve.messages import ChatRequest, MessageError, read_chat
 from vagen.serve.model import Answer, ServedModel
 from vagen.service.app import mistakes
@@ -41,6 +43,10 @@ class ServeSettings(ServerSettings):
     """Time limit of an answer."""
     context: PositiveInt | None = None
     """Tokens of a conversation with its answer; default: the model's own, at most 8,192."""
+    max_sessions: PositiveInt = 64
+    """Sessions of a run's agent at a time; more get 429."""
+    idle_seconds: PositiveFloat = 1800.0
+    """Idle time after which such a session is closed."""
     max_body_bytes: PositiveInt = 16 << 20
     """Maximum size of a request."""
 
@@ -83,7 +89,12 @@ class Server:
     """Shared state of the application's routes."""
 
     def __init__(
-        self, model: ServedModel, name: str, settings: ServeSettings, token: str | None = None
+        self,
+        model: ServedModel,
+        name: str,
+        settings: ServeSettings,
+        token: str | None = None,
+        run: ExperimentConfig | None = None,
     ):
         """Prepares the server.
 
@@ -92,12 +103,18 @@ class Server:
             name: Its name in requests.
             settings: Limits.
             token: The only token, unless the settings name a file of tokens; None for none.
+            run: The experiment of a run, whose agent is served; None for a model alone.
 
         Raises:
             TokenError: The token or the file cannot be used.
+            ConfigError: The run's agent cannot be served.
         """
         self.model, self.name, self.settings = model, name, settings
         self.tokens = ClientTokens(settings.tokens_file, token)
+        self.agents = None
+        if run is not None:
+            limits = {"max_sessions": settings.max_sessions, "idle_seconds": settings.idle_seconds}
+            self.agents = Agents(run, model, **limits)
         self.metrics = ServeMetrics()
         self.begun = int(time.time())
         self._pending = 0
@@ -159,11 +176,7 @@ class Server:
                 async with asyncio.timeout(self.settings.answer_seconds):
                     answer = await self.model.answer(*arguments, **options)
             except TimeoutError:
-                raise ApiError(
-                    504,
-                    f"the answer takes longer than {self.settings.answer_seconds:g} s: send a "
-                    "smaller max_tokens",
-                ) from None
+                raise self._late("send a smaller max_tokens") from None
             self.metrics.seconds.observe(time.perf_counter() - begun)
             counts = {"prompt": len(arguments[0].ids), "answer": len(answer.tokens)}
             for kind, count in {**counts, "cached": answer.cached}.items():
@@ -243,6 +256,24 @@ class Server:
         }
         frame = self._frame("chat.completion")
         return _json({**frame, "choices": [choice], "usage": _usage(prompt, answer)})
+
+    async def agent(
+        self, name: str, work: Callable[[Agents], Coroutine[Any, Any, Any]]
+    ) -> Response:
+        """The result of a call of the agent, in the model's thread."""
+        self.check_model(name)
+        if self.agents is None:
+            raise ApiError(404, f"{name!r} is a model alone: an agent is that of a run")
+        with self.admitted():
+            try:
+                async with asyncio.timeout(self.settings.answer_seconds):
+                    return _json(await self.model.run(work(self.agents)))
+            except TimeoutError:
+                raise self._late("reset opens another session") from None
+
+    def _late(self, advice: str) -> ApiError:
+        seconds = self.settings.answer_seconds
+        return ApiError(504, f"the answer takes longer than {seconds:g} s: {advice}")
 
     def described(self) -> Content:
         """The model in OpenAI's form."""
@@ -330,6 +361,21 @@ def make_app(server: Server) -> FastAPI:
             return server.stream(request, prompt, sampling)
         return await server.complete(request, prompt, sampling, connection)
 
+    @app.post("/v1/agents/{name}/reset", dependencies=caller)
+    async def reset(name: str, order: ResetOrder) -> Response:
+        """Opens a session of a run's agent."""
+        return await server.agent(name, lambda agents: agents.reset(order))
+
+    @app.post("/v1/agents/{name}/act", dependencies=caller)
+    async def act(name: str, order: ActOrder) -> Response:
+        """The agent's next actions."""
+        return await server.agent(name, lambda agents: agents.act(order))
+
+    @app.post("/v1/agents/{name}/close", dependencies=caller)
+    async def close(name: str, order: CloseOrder) -> Response:
+        """Closes a session."""
+        return await server.agent(name, lambda agents: agents.close(order))
+
     @app.get("/v1/models", dependencies=caller)
     async def models() -> Response:
         """The model."""
@@ -355,6 +401,11 @@ def make_app(server: Server) -> FastAPI:
     @app.exception_handler(ApiError)
     async def refuse(_: Request, error: ApiError) -> Response:
         return _json(problem(error.status, str(error)), error.status, error.headers)
+
+    @app.exception_handler(SessionError)
+    async def refuse_turn(_: Request, error: SessionError) -> Response:
+        later = {"Retry-After": "1"} if error.status == 429 else None
+        return _json(problem(error.status, str(error)), error.status, later)
 
     @app.exception_handler(MessageError)
     @app.exception_handler(RenderError)

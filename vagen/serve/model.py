@@ -22,7 +22,7 @@ from vagen.engines.local.generation import LocalPolicy
 from vagen.models.loading import LanguageModel
 from vagen.rollout.contexts import Contexts
 from vagen.rollout.conversation import ChatRenderer, Conversation
-from vagen.rollout.types import Sampling
+from vagen.rollout.types import Generation, Sampling
 from vagen.serve.messages import Chat, MessageError
 
 ResultT = TypeVar("ResultT")
@@ -105,7 +105,7 @@ class ServedModel:
             MessageError: The model does not read pictures, or the prompt leaves no room.
             RenderError: The model cannot read the messages.
         """
-        return self._in_thread(self._prompt(chat))
+        return self.run(self._prompt(chat))
 
     def answer(
         self,
@@ -123,9 +123,10 @@ class ServedModel:
             stops: Texts before which it ends.
             show: Called in the model's thread.
         """
-        return self._in_thread(self._answer(prompt, sampling, stops, show))
+        return self.run(self._answer(prompt, sampling, stops, show))
 
-    def _in_thread(self, work: Coroutine[Any, Any, ResultT]) -> Awaitable[ResultT]:
+    def run(self, work: Coroutine[Any, Any, ResultT]) -> Awaitable[ResultT]:
+        """Runs a coroutine in the model's thread."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _prompt(self, chat: Chat) -> Conversation:
@@ -135,7 +136,7 @@ class ServedModel:
         contexts = Contexts("", self.renderer, system_prompt=chat.system_prompt, window=None)
         for answer, observation in zip([*chat.answers, None], chat.observations, strict=True):
             observation = self.renderer.fitted(observation)
-            digests = [_digest(frame, *map(str, frame.shape)) for frame in observation["images"]]
+            digests = [frame_digest(frame) for frame in observation["images"]]
             contexts.show(contexts.prompt(observation), digests)
             if answer is not None:
                 ids = self._sampled.get(_key(contexts.row, answer))
@@ -153,6 +154,24 @@ class ServedModel:
         self, prompt: Conversation, sampling: Sampling, stops: Sequence[str], show: Show | None
     ) -> Answer:
         reader = AnswerReader(self.renderer, stops, show)
+        generation, cached = await self.generate(prompt, sampling, reader.read)
+        ids, cut = generation.ids, generation.stop_reason == "length"
+        reader.end()
+        if not reader.stopped:
+            closed = [*ids, self.processor.eos_id] if cut else ids
+            self._sampled[_key(prompt, reader.text)] = closed
+            if len(self._sampled) > REMEMBERED:
+                self._sampled.popitem(last=False)
+        finish = "length" if cut and not reader.stopped else "stop"
+        return Answer(reader.text, reader.tokens, finish, cached)
+
+    async def generate(
+        self,
+        prompt: Conversation,
+        sampling: Sampling,
+        until: Callable[[int, float], bool] | None = None,
+    ) -> tuple[Generation, int]:
+        """Continues a prompt, in the model's thread; also returns its tokens in the cache."""
         async with self._room:
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.ensure_future(asyncio.sleep(self._wait_seconds))
@@ -164,22 +183,13 @@ class ServedModel:
                     prompt_ids=prompt.ids,
                     images=prompt.images,
                     sampling=sampling,
-                    until=reader.read,
+                    until=until,
                 )
             except BaseException:
                 self._free(name)
                 raise
-            ids = generation.ids
-            self._cached[name] = ([*prompt.ids, *ids[:-1]], prompt.digests)
-        reader.end()
-        cut = generation.stop_reason == "length"
-        if not reader.stopped:
-            closed = [*ids, self.processor.eos_id] if cut else ids
-            self._sampled[_key(prompt, reader.text)] = closed
-            if len(self._sampled) > REMEMBERED:
-                self._sampled.popitem(last=False)
-        finish = "length" if cut and not reader.stopped else "stop"
-        return Answer(reader.text, reader.tokens, finish, cached)
+            self._cached[name] = ([*prompt.ids, *generation.ids[:-1]], prompt.digests)
+        return generation, cached
 
     def _slot(self, prompt: Conversation) -> tuple[str, int]:
         """The cached conversation that the prompt continues, or a new name, and its length."""
@@ -251,6 +261,11 @@ class AnswerReader:
         if self._show is not None and end > self._shown:
             self._show(self.text[self._shown : end], self.tokens[self._shown_tokens :])
             self._shown, self._shown_tokens = end, len(self.tokens)
+
+
+def frame_digest(frame: NDArray[np.uint8]) -> str:
+    """Identifies a frame."""
+    return _digest(frame, *map(str, frame.shape))
 
 
 def _digest(content: NDArray[Any], *more: str) -> str:
