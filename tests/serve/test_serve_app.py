@@ -233,6 +233,24 @@ def test_limits_of_clients_sizes_and_time(vl_model) -> None:
             assert f'vagen_serve_responses_total{{status="{status}"}}' in told
 
 
+def test_a_fault_of_the_engine_fails_its_requests_alone(server, ask, monkeypatch) -> None:
+    whole = ask().json()["choices"]
+    with monkeypatch.context() as patch:
+        patch.setattr(server[1].model.policy, "_decode", lambda: 1 / 0)
+        broken = ask()
+        assert (broken.status_code, broken.json()["error"]["type"]) == (500, "server_error")
+        url = f"{server[0].base_url}/chat/completions"
+        events: list[str] = []
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            httpx.stream("POST", url, json=ASKED | {"stream": True}) as stream,
+        ):
+            for line in stream.iter_lines():
+                events.append(line)
+        assert any("ZeroDivisionError" in event for event in events)
+    assert ask().json()["choices"] == whole
+
+
 class Letters:
     """A renderer of one character per byte of UTF-8, whose tokens are bytes."""
 

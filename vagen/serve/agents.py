@@ -7,7 +7,7 @@ limits of tokens and the parser are therefore those of training and evaluation.
 import asyncio
 import secrets
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from PIL.Image import Image
@@ -24,8 +24,9 @@ from vagen.rollout.conversation import Conversation
 from vagen.rollout.play import make_runner
 from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
 from vagen.rollout.types import Generation, Sampling, Trajectory
-from vagen.serve.messages import MessageError, decode
+from vagen.serve.messages import RequestError, decode
 from vagen.serve.model import ServedModel, frame_digest
+from vagen.service import AsyncEnv
 from vagen.service.base import EnvStep
 from vagen.service.wire import replace_surrogates
 
@@ -45,11 +46,11 @@ class ObservationPart(Section):
         """The observation.
 
         Raises:
-            MessageError: A picture cannot be decoded, or the text has another number of them.
+            RequestError: A picture cannot be decoded, or the text has another number of them.
         """
         places = self.text.count(IMAGE_PLACEHOLDER)
         if places not in (0, len(self.images)):
-            raise MessageError(
+            raise RequestError(
                 f"the text has {places} times {IMAGE_PLACEHOLDER}, for {len(self.images)} images: "
                 "write it once per image, or not at all"
             )
@@ -87,14 +88,6 @@ class ActOrder(CloseOrder):
     """Times that the observation is shown again if a response cannot be parsed."""
 
 
-class SessionError(ValueError):
-    """There is no such session, or it cannot take this turn."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class _Policy:
     """The served model as a `Policy`."""
 
@@ -116,20 +109,21 @@ class _Policy:
 class Session:
     """An episode, and its environment, which is the client; lives in the model's thread."""
 
-    def __init__(self, env: TurnEnv, runner: EpisodeRunner, spec: EpisodeSpec) -> None:
+    def __init__(self, game: TurnEnv, runner: EpisodeRunner, spec: EpisodeSpec) -> None:
         """Starts the episode, which waits for an observation."""
         self.used = time.monotonic()
-        self._env, self._renderer = env, runner.renderer
+        self._game = game
         self._pending: Observation | None = None
         self._observations: asyncio.Queue[Observation] = asyncio.Queue()
         self._responses: asyncio.Queue[tuple[str, ParsedResponse]] = asyncio.Queue()
         self._retries = self._turns = 0
         self._busy = False
-        self._episode: asyncio.Task[Trajectory] = asyncio.ensure_future(runner.run(spec, self))
+        env = cast(AsyncEnv, self)  # of its methods, the runner calls the three that are here
+        self._episode: asyncio.Task[Trajectory] = asyncio.ensure_future(runner.run(spec, env))
 
     def system_prompt(self) -> str:
         """See `AsyncEnv`."""
-        return self._env.system_prompt()
+        return self._game.system_prompt()
 
     async def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
@@ -139,7 +133,7 @@ class Session:
 
     async def step(self, response: str) -> EnvStep:
         """See `AsyncEnv`."""
-        parsed, again = self._env.parse(response), self._shown
+        parsed, again = self._game.parse(response), self._shown
         if parsed.format_correct or not self._retries:
             self._responses.put_nowait((response, parsed))
             again = await self._next()
@@ -170,15 +164,15 @@ class Session:
         """The next actions.
 
         Raises:
-            SessionError: Another turn is under way, or the conversation is full.
-            MessageError: There is no observation, or there are two.
+            RequestError: There is no observation, or there are two; another turn is under way; or
+                the conversation is full.
             RenderError: The model cannot read it.
         """
         if self._busy:
-            raise SessionError(409, "another turn of this session is under way: wait for it")
+            raise RequestError("another turn of this session is under way: wait for it", 409)
         if (observation is None) == (self._pending is None):
             has = "has its observation from reset" if observation else "needs an observation"
-            raise MessageError(f"this turn {has}")
+            raise RequestError(f"this turn {has}")
         self.used, self._busy, self._retries = time.monotonic(), True, retries
         waiting = asyncio.ensure_future(self._responses.get())
         try:
@@ -187,12 +181,12 @@ class Session:
             await asyncio.wait({waiting, self._episode}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 if self._episode.cancelled():
-                    raise SessionError(404, "the session was closed")
+                    raise RequestError("the session was closed", 404)
                 ended = self._episode.result()
-                raise SessionError(
-                    409,
+                raise RequestError(
                     f"the conversation is full ({ended.error or ended.status}): reset opens "
                     "another session",
+                    409,
                 )
             text, parsed = waiting.result()
         finally:
@@ -253,17 +247,16 @@ class Agents:
         """Opens a session.
 
         Raises:
-            SessionError: There are too many.
-            MessageError: There is no such environment.
+            RequestError: There are too many, or there is no such environment.
         """
         await self._sweep()
         if len(self._sessions) >= self._max_sessions:
-            raise SessionError(429, f"{len(self._sessions)} sessions are open: close one")
+            raise RequestError(f"{len(self._sessions)} sessions are open: close one", 429)
         config_id = order.env or next(iter(self._envs))
         if config_id not in self._envs:
-            raise MessageError(unknown_name("environment", config_id, self._envs))
+            raise RequestError(unknown_name("environment", config_id, self._envs))
         if order.env is None and len(self._envs) > 1:
-            raise MessageError(f"say which environment: env is one of {', '.join(self._envs)}")
+            raise RequestError(f"say which environment: env is one of {', '.join(self._envs)}")
         sampling = self._config.actor_rollout_ref.rollout.val_kwargs
         if order.temperature is not None:
             sampling = sampling.model_copy(update={"temperature": order.temperature})
@@ -287,7 +280,7 @@ class Agents:
         await self._sweep()
         session = self._sessions.get(order.session)
         if session is None:
-            raise SessionError(404, "there is no such session: it was closed, or idle for too long")
+            raise RequestError("there is no such session: it was closed, or idle for too long", 404)
         observation = None if order.observation is None else self._read(order.observation)
         return await session.act(observation, order.retries)
 
@@ -300,7 +293,7 @@ class Agents:
 
     def _read(self, part: ObservationPart) -> Observation:
         if part.images and not self._model.processor.has_vision:
-            raise MessageError("this agent reads no pictures: send text alone")
+            raise RequestError("this agent reads no pictures: send text alone")
         return part.read()
 
     async def _sweep(self) -> None:

@@ -9,17 +9,16 @@ from typing import Any
 
 import orjson
 import prometheus_client as prometheus
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from starlette.exceptions import HTTPException
 
 from vagen.config.schema import ExperimentConfig
 from vagen.rollout.conversation import Conversation, RenderError
 from vagen.rollout.types import Sampling
-from vagen.serve.agents import ActOrder, Agents, CloseOrder, ResetOrder, SessionError
-from vagen.serve.messages import ChatRequest, MessageError, read_chat
+from vagen.serve.agents import ActOrder, Agents, CloseOrder, ResetOrder
+from vagen.serve.messages import ChatRequest, RequestError, read_chat
 from vagen.serve.model import Answer, ServedModel
 from vagen.service.app import mistakes
 from vagen.service.limits import ClientTokens, Intake
@@ -51,19 +50,15 @@ class ServeSettings(ServerSettings):
     """Maximum size of a request."""
 
 
-class ApiError(Exception):
-    """A request that gets no answer."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, headers
-
-
 def problem(status: int, message: str) -> Content:
     """An error in OpenAI's form."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def _fault(error: Exception) -> Content:
+    return problem(500, f"{type(error).__name__}: the server's log has more")
 
 
 class ServeMetrics:
@@ -116,30 +111,28 @@ class Server:
             limits = {"max_sessions": settings.max_sessions, "idle_seconds": settings.idle_seconds}
             self.agents = Agents(run, model, **limits)
         self.metrics = ServeMetrics()
+        model.count = lambda kind, number: self.metrics.tokens.labels(kind).inc(number)
         self.begun = int(time.time())
         self._pending = 0
         self.metrics.pending.set_function(lambda: self._pending)
 
-    def check_client(self, request: Request) -> None:
+    async def check_client(self, request: Request) -> None:
         """Rejects unknown clients."""
         if self.tokens.client(request.headers.get("authorization")) is None:
-            raise ApiError(
-                401,
-                "a valid token is needed: `Authorization: Bearer ...`, the API key of clients",
-                {"WWW-Authenticate": "Bearer"},
+            raise RequestError(
+                "a valid token is needed as API key: `Authorization: Bearer ...`", 401
             )
 
     def check_model(self, name: str) -> None:
         """Rejects other models."""
         if name != self.name:
-            raise ApiError(404, f"there is no model {name!r}: this server has {self.name!r}")
+            raise RequestError(f"there is no model {name!r}: this server has {self.name!r}", 404)
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """Counts a request, until its answer is begun."""
         if self._pending >= self.settings.max_pending:
-            text = f"{self._pending} requests wait already: try again later"
-            raise ApiError(429, text, {"Retry-After": "1"})
+            raise RequestError(f"{self._pending} requests wait already: try again later", 429)
         self._pending += 1
         try:
             yield
@@ -154,7 +147,7 @@ class Server:
         room = self.model.context - len(prompt.ids)
         wanted = request.max_completion_tokens or request.max_tokens or room
         if wanted > room:
-            raise MessageError(
+            raise RequestError(
                 f"max_tokens is {wanted}, and the messages leave {room} of {self.model.context} "
                 f"tokens: send max_tokens={room} or less, or leave it out"
             )
@@ -178,9 +171,6 @@ class Server:
             except TimeoutError:
                 raise self._late("send a smaller max_tokens") from None
             self.metrics.seconds.observe(time.perf_counter() - begun)
-            counts = {"prompt": len(arguments[0].ids), "answer": len(answer.tokens)}
-            for kind, count in {**counts, "cached": answer.cached}.items():
-                self.metrics.tokens.labels(kind).inc(count)
             return answer
 
         def done(task: "asyncio.Task[Answer]") -> None:
@@ -222,8 +212,11 @@ class Server:
                 if counted:
                     yield _event({**frame, "choices": [], "usage": _usage(prompt, answer)})
                 yield b"data: [DONE]\n\n"
-            except ApiError as error:
+            except RequestError as error:
                 yield _event(problem(error.status, str(error)))
+            except Exception as error:
+                yield _event(_fault(error))
+                raise
             finally:
                 task.cancel()  # where the client has gone
 
@@ -263,7 +256,7 @@ class Server:
         """The result of a call of the agent, in the model's thread."""
         self.check_model(name)
         if self.agents is None:
-            raise ApiError(404, f"{name!r} is a model alone: an agent is that of a run")
+            raise RequestError(f"{name!r} is a model alone: an agent is that of a run", 404)
         with self.admitted():
             try:
                 async with asyncio.timeout(self.settings.answer_seconds):
@@ -271,9 +264,9 @@ class Server:
             except TimeoutError:
                 raise self._late("reset opens another session") from None
 
-    def _late(self, advice: str) -> ApiError:
+    def _late(self, advice: str) -> RequestError:
         seconds = self.settings.answer_seconds
-        return ApiError(504, f"the answer takes longer than {seconds:g} s: {advice}")
+        return RequestError(f"the answer takes longer than {seconds:g} s: {advice}", 504)
 
     def described(self) -> Content:
         """The model in OpenAI's form."""
@@ -311,6 +304,11 @@ def _usage(prompt: Conversation, answer: Answer) -> Content:
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+def _refusal(status: int, message: str) -> Response:
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
+    return _json(problem(status, message), status, headers)
 
 
 def _event(content: Content) -> bytes:
@@ -398,30 +396,26 @@ def make_app(server: Server) -> FastAPI:
         content = prometheus.generate_latest(server.metrics.registry)
         return Response(content, media_type="text/plain; version=0.0.4")
 
-    @app.exception_handler(ApiError)
-    async def refuse(_: Request, error: ApiError) -> Response:
-        return _json(problem(error.status, str(error)), error.status, error.headers)
+    @app.exception_handler(RequestError)
+    async def refuse(_: Request, error: RequestError) -> Response:
+        return _refusal(error.status, str(error))
 
-    @app.exception_handler(SessionError)
-    async def refuse_turn(_: Request, error: SessionError) -> Response:
-        later = {"Retry-After": "1"} if error.status == 429 else None
-        return _json(problem(error.status, str(error)), error.status, later)
-
-    @app.exception_handler(MessageError)
     @app.exception_handler(RenderError)
-    async def refuse_messages(_: Request, error: Exception) -> Response:
-        return _json(problem(400, str(error)), 400)
+    async def refuse_messages(_: Request, error: RenderError) -> Response:
+        return _refusal(400, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def refuse_invalid(_: Request, error: RequestValidationError) -> Response:
-        return _json(problem(400, mistakes(error)), 400)
+        return _refusal(400, mistakes(error))
 
-    @app.exception_handler(HTTPException)
-    async def refuse_route(_: Request, error: HTTPException) -> Response:
-        return _json(problem(error.status_code, str(error.detail)), error.status_code)
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def refuse_route(request: Request, error: HTTPException) -> Response:
+        where = f"{request.method} {request.url.path}"
+        return _refusal(error.status_code, f"{where}: {error.detail}, see /docs")
 
     @app.exception_handler(Exception)
     async def fail(_: Request, error: Exception) -> Response:
-        return _json(problem(500, f"{type(error).__name__}: the server's log has more"), 500)
+        return _json(_fault(error), 500)
 
     return app

@@ -1,4 +1,4 @@
-"""A client of a run's agent: `POST /v1/agents/NAME/...` of `vagen serve RUN`."""
+"""A client of a run's agent, which `vagen serve RUN` serves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,24 +17,22 @@ class AgentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AgentTurn:
-    """A turn of an agent."""
+    """A turn of an agent, the first is 1; `text` is its whole response."""
 
     turn: int
     actions: list[str]
-    """Names of the environment's actions, in order; those before the first invalid one."""
+    """The actions before the first invalid one."""
     thought: str | None
     observation: str | None
     """What the agent says that it sees."""
     prediction: str | None
     """What it says that it will see."""
     answer: str | None
-    """The text that the actions were read from."""
     format_correct: bool
     """Whether the layout was kept and every action is valid."""
     attempts: int
     """Responses, with those that could not be parsed and were repeated (`retries`)."""
     text: str
-    """The whole response."""
 
 
 class AgentClient:
@@ -44,20 +42,18 @@ class AgentClient:
         ```python
         with AgentClient("http://127.0.0.1:8000", "RUN") as agent:
             agent.reset()
-            turn = agent.act("<image>", [frame])  # frame: uint8 [height, width, 3]
+            turn = agent.act("<image>", [frame])
             while not robot.done:
                 frame = robot.do(turn.actions)
                 turn = agent.act("<image>", [frame])
         ```
     """
 
-    def __init__(
-        self, address: str, name: str, *, api_key: str | None = None, timeout: float = 300
-    ):
+    def __init__(self, address: str, name: str, api_key: str | None = None, timeout: float = 300):
         """Sends nothing yet; `address` is without `/v1`, `timeout` in seconds."""
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        base = f"{address.rstrip('/')}/v1/agents/{name}/"
-        self._http = httpx.Client(base_url=base, headers=headers, timeout=timeout)
+        url = f"{address.rstrip('/')}/v1/agents/{name}/"
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self._session: str | None = None
 
     def __enter__(self) -> Self:
@@ -67,9 +63,8 @@ class AgentClient:
         self.close()
 
     def reset(self, **options: Any) -> None:
-        """Opens a session, and closes the one before; `options`: `env`, `temperature`, `seed`."""
-        if self._session is not None:
-            self._post("close", {"session": self._session})
+        """Opens a session, and ends the one before; `options`: `env`, `temperature`, `seed`."""
+        self._end()
         self._session = self._post("reset", options)["session"]
 
     def act(
@@ -79,7 +74,7 @@ class AgentClient:
 
         Args:
             text: With `<image>` once per frame; without any, the frames come first.
-            frames: Each uint8 [height, width, 3].
+            frames: Images, each uint8 [height, width, 3].
             retries: Times that the observation is shown again if a response cannot be parsed.
 
         Raises:
@@ -91,10 +86,13 @@ class AgentClient:
 
     def close(self) -> None:
         """Closes the session and the connection."""
+        self._end()
+        self._http.close()
+
+    def _end(self) -> None:
         if self._session is not None:
             self._post("close", {"session": self._session})
             self._session = None
-        self._http.close()
 
     def _post(self, path: str, order: dict[str, Any]) -> dict[str, Any]:
         response = self._http.post(path, json=order)

@@ -131,8 +131,12 @@ class ChatRequest(Section):
         return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop) if text]
 
 
-class MessageError(ValueError):
-    """Messages that are no conversation of this model."""
+class RequestError(ValueError):
+    """A request that gets no answer; says what would be right."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def read_chat(messages: Sequence[ChatMessage]) -> Chat:
     """Decodes messages.
 
     Raises:
-        MessageError: They are not in order, or a picture cannot be decoded.
+        RequestError: They are not in order, or a picture cannot be decoded.
     """
     system_prompt, turns = None, [*messages]
     if turns[0].role in ("system", "developer"):
@@ -157,13 +161,13 @@ def read_chat(messages: Sequence[ChatMessage]) -> Chat:
     for i, message in enumerate(turns):
         if message.role != ("user", "assistant")[i % 2]:
             number = len(messages) - len(turns) + i
-            raise MessageError(
+            raise RequestError(
                 f"messages.{number} has the role {message.role}: after an optional first system "
                 "message, user and assistant take turns, beginning with the user; put adjacent "
                 "messages of one role into one"
             )
     if len(turns) % 2 == 0:
-        raise MessageError("the last message must be the user's: the model answers it")
+        raise RequestError("the last message must be the user's: the model answers it")
     return Chat(
         system_prompt,
         [_observation(message) for message in turns[::2]],
@@ -176,7 +180,7 @@ def _text(message: ChatMessage) -> str:
         return message.content
     texts = [part.text for part in message.content if isinstance(part, TextPart)]
     if len(texts) < len(message.content):
-        raise MessageError(f"only messages of the user can have pictures, not of {message.role}")
+        raise RequestError(f"only messages of the user can have pictures, not of {message.role}")
     return "".join(texts)
 
 
@@ -200,11 +204,11 @@ def decode(url: str) -> NDArray[np.uint8]:
     """The picture of a data URL, uint8 [height, width, 3].
 
     Raises:
-        MessageError: It is another URL, too large, or no picture.
+        RequestError: It is another URL, too large, or no picture.
     """
     found = _DATA_URL.match(url)
     if found is None:
-        raise MessageError(
+        raise RequestError(
             "a picture is given as a data URL, data:image/png;base64,...: nothing is downloaded"
         )
     try:
@@ -214,5 +218,5 @@ def decode(url: str) -> NDArray[np.uint8]:
                 return np.array(image.convert("RGB"))
             size = f"{image.width} x {image.height}"
     except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise MessageError(f"a picture cannot be decoded: send {', '.join(FORMATS)}") from None
-    raise MessageError(f"a picture has {size} pixels: at most {MAX_PIXELS} are read")
+        raise RequestError(f"a picture cannot be decoded: send {', '.join(FORMATS)}") from None
+    raise RequestError(f"a picture has {size} pixels: at most {MAX_PIXELS} are read")

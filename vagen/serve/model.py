@@ -23,7 +23,7 @@ from vagen.models.loading import LanguageModel
 from vagen.rollout.contexts import Contexts
 from vagen.rollout.conversation import ChatRenderer, Conversation
 from vagen.rollout.types import Generation, Sampling
-from vagen.serve.messages import Chat, MessageError
+from vagen.serve.messages import Chat, RequestError
 
 ResultT = TypeVar("ResultT")
 Show = Callable[[str, Sequence[tuple[int, float]]], None]
@@ -79,6 +79,8 @@ class ServedModel:
         self.processor = model.processor
         self.renderer = ChatRenderer(model.processor)
         self.policy = LocalPolicy(model, slots=2 * rows, recorded=recorded, prefill_share=0.0)
+        self.count: Callable[[str, int], None] = lambda *_: None
+        """Gets numbers of tokens: `prompt`, `cached` (of it), `answer`."""
         self._room = asyncio.Semaphore(rows)
         self._wait_seconds = wait_seconds
         self._opening: asyncio.Task[None] | None = None
@@ -94,15 +96,22 @@ class ServedModel:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Cancels what is under way, and ends the thread."""
+
+        def stop() -> None:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.call_soon(self._loop.stop)
+
+        self._loop.call_soon_threadsafe(stop)
         self._thread.join()
+        self._loop.close()
 
     def prompt(self, chat: Chat) -> Awaitable[Conversation]:
         """The prompt of a conversation.
 
         Raises:
-            MessageError: The model does not read pictures, or the prompt leaves no room.
+            RequestError: The model does not read pictures, or the prompt leaves no room.
             RenderError: The model cannot read the messages.
         """
         return self.run(self._prompt(chat))
@@ -132,7 +141,7 @@ class ServedModel:
     async def _prompt(self, chat: Chat) -> Conversation:
         pictures = any(observation["images"] for observation in chat.observations)
         if pictures and not self.processor.has_vision:
-            raise MessageError("this model reads no pictures: send text alone")
+            raise RequestError("this model reads no pictures: send text alone")
         contexts = Contexts("", self.renderer, system_prompt=chat.system_prompt, window=None)
         for answer, observation in zip([*chat.answers, None], chat.observations, strict=True):
             observation = self.renderer.fitted(observation)
@@ -144,7 +153,7 @@ class ServedModel:
                 contexts.answer(ids, [None] * len(ids))
         row = contexts.row
         if len(row.ids) >= self.context:
-            raise MessageError(
+            raise RequestError(
                 f"the messages take {len(row.ids)} tokens, and the context has {self.context} with "
                 "the answer: leave out earlier messages, or send smaller pictures"
             )
@@ -189,6 +198,9 @@ class ServedModel:
                 self._free(name)
                 raise
             self._cached[name] = ([*prompt.ids, *generation.ids[:-1]], prompt.digests)
+        counts = {"prompt": len(prompt.ids), "cached": cached, "answer": len(generation.ids)}
+        for kind, number in counts.items():
+            self.count(kind, number)
         return generation, cached
 
     def _slot(self, prompt: Conversation) -> tuple[str, int]:
