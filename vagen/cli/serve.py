@@ -1,6 +1,7 @@
 """`vagen serve`: a model or a run as an OpenAI-compatible server."""
 
 import os
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -37,16 +38,17 @@ def serve(options: Namespace) -> None:
         options.infra or (None if run_dir is None else run_dir / layout.INFRA),
         options.infra_overrides,
     )
-    name = options.name or Path(model).name.partition("@")[0]
+    name = Path(model).name
     if run_dir is not None:
         from vagen.run.run import Run
 
         run = Run.open(run_dir)
-        name, model = options.name or run_dir.name, run.newest_policy()
+        name, model = run_dir.name, run.newest_policy()
         experiment = run.experiment
     elif model.startswith("models:/"):
         from vagen.tracking import default_uri, fetch_registered
 
+        name = re.split("[/@]", model.removeprefix("models:/"))[0]
         uri = infra.mlflow_tracking_uri or default_uri(Path(infra.output_dir))
         model = str(fetch_registered(model, uri=uri))
 
@@ -72,5 +74,5 @@ def serve(options: Namespace) -> None:
         recorded=infra.local.cuda_graphs,
         threads=threads,
     )
-    server = Server(served, name, settings, token, experiment)
-    listen(settings, make_app(server), name)
+    server = Server(served, options.name or name, settings, token, experiment)
+    listen(settings, make_app(server), server.name)

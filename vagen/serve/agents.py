@@ -5,6 +5,7 @@ limits of tokens and the parser are therefore those of training and evaluation.
 """
 
 import asyncio
+import math
 import secrets
 import time
 from typing import Annotated, Any, cast
@@ -112,12 +113,12 @@ class Session:
     def __init__(self, game: TurnEnv, runner: EpisodeRunner, spec: EpisodeSpec) -> None:
         """Starts the episode, which waits for an observation."""
         self.used = time.monotonic()
+        """End of the last turn; infinite during one."""
         self._game = game
         self._pending: Observation | None = None
         self._observations: asyncio.Queue[Observation] = asyncio.Queue()
         self._responses: asyncio.Queue[tuple[str, ParsedResponse]] = asyncio.Queue()
         self._retries = self._turns = 0
-        self._busy = False
         env = cast(AsyncEnv, self)  # of its methods, the runner calls the three that are here
         self._episode: asyncio.Task[Trajectory] = asyncio.ensure_future(runner.run(spec, env))
 
@@ -168,12 +169,12 @@ class Session:
                 the conversation is full.
             RenderError: The model cannot read it.
         """
-        if self._busy:
+        if self.used == math.inf:
             raise RequestError("another turn of this session is under way: wait for it", 409)
         if (observation is None) == (self._pending is None):
             has = "has its observation from reset" if observation else "needs an observation"
             raise RequestError(f"this turn {has}")
-        self.used, self._busy, self._retries = time.monotonic(), True, retries
+        self.used, self._retries = math.inf, retries
         waiting = asyncio.ensure_future(self._responses.get())
         try:
             self._observations.put_nowait(observation or self._pending)  # pyrefly: ignore
@@ -193,7 +194,7 @@ class Session:
             if not waiting.done():  # its response would answer the next turn
                 waiting.cancel()
                 self._episode.cancel()
-            self.used, self._busy = time.monotonic(), False
+            self.used = time.monotonic()
         self._turns += 1
         found = parsed.to_dict()
         return {

@@ -256,7 +256,7 @@ class Server:
         """The result of a call of the agent, in the model's thread."""
         self.check_model(name)
         if self.agents is None:
-            raise RequestError(f"{name!r} is a model alone: an agent is that of a run", 404)
+            raise RequestError(f"{name!r} is a model alone: serve a run for its agent", 404)
         with self.admitted():
             try:
                 async with asyncio.timeout(self.settings.answer_seconds):
