@@ -17,11 +17,10 @@ class AgentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AgentTurn:
-    """A turn of an agent, the first is 1; `text` is its whole response."""
+    """A turn of an agent, the first is 1; `actions` end before an invalid one."""
 
     turn: int
     actions: list[str]
-    """The actions before the first invalid one."""
     thought: str | None
     observation: str | None
     """What the agent says that it sees."""
