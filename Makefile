@@ -46,7 +46,7 @@ CHECK ?= all
 # The Python that has constraints/gpu.txt.
 GPU_PYTHON ?= $(VERL_VENV)/bin/python
 
-.PHONY: help venv venv-verl run sweep pipeline resume eval view play ui doctor plan compile submit status logs gc \
+.PHONY: help venv venv-verl run sweep pipeline resume eval serve view play ui doctor plan compile submit status logs gc \
 	check lock test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
@@ -134,6 +134,9 @@ resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
 
 eval: $(READY) ## Measure a run's model, or with ARGS="--model ..." any: RUN=run or experiment
 	@$(BIN)/vagen eval $(RUN) $(ARGS)
+
+serve: $(READY) ## Serve a run's best policy as OpenAI's chat completions (RUN=latest)
+	@$(BIN)/vagen serve $(RUN) $(ARGS)
 
 view: $(READY) ## Open a run's page: curves, evaluations, levels, every episode (RUN=latest)
 	@$(BIN)/vagen view $(RUN) $(ARGS)

@@ -26,6 +26,7 @@ ROOMS = [
     "tracking",
     "report",
     "run",
+    "serve",
     "stages",
     "evaluation",
     "compare",

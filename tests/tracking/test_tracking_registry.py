@@ -12,7 +12,9 @@ from vagen.tracking import (
     Example,
     RegistrationError,
     Tracker,
+    TrackingError,
     default_uri,
+    fetch_registered,
     load_registered,
     open_client,
     register_model,
@@ -96,6 +98,16 @@ def test_a_first_version_gets_the_alias_and_answers(register, output_dir, model_
 
     original = load_model(model_dirs[0]).model.state_dict()
     assert all((stored.model.state_dict()[k] == v).all() for k, v in original.items())
+
+
+def test_a_version_can_be_fetched_as_a_model_directory(register, output_dir, model_dirs):
+    made = register()
+    fetched = fetch_registered(f"models:/{made.name}@champion", uri=default_uri(output_dir))
+    assert {f.name: f.read_bytes() for f in fetched.iterdir()} == {
+        f.name: f.read_bytes() for f in model_dirs[0].iterdir()
+    }
+    with pytest.raises(TrackingError, match="a version that vagen has registered"):
+        fetch_registered(f"models:/{made.name}@nobody", uri=default_uri(output_dir))
 
 
 def test_pictures_reach_the_model(register, output_dir):

@@ -64,6 +64,12 @@ COMMANDS = {
             "eval frozenlake-tiny --model expert --model openai:NAME@http://127.0.0.1:8000/v1",
         ),
     ),
+    "serve": Command(
+        "vagen.cli.serve:serve",
+        "serve a model or a run as OpenAI's chat completions",
+        "where it runs: infra.device=cuda, infra.threads=8, ...",
+        ("serve latest", "serve models:/frozenlake-tiny@champion --port 8001"),
+    ),
     "compare": Command(
         "vagen.cli.compare:compare",
         "runs side by side, over their seeds",

@@ -93,6 +93,38 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         option("--to", dest="to", metavar="DIR", help="folder for the result"),
     ],
+    "serve": [
+        option(
+            "model",
+            help="a run (its best policy), model directory or hub id, models:/NAME@ALIAS of MLflow",
+        ),
+        option("--name", help="the model's name in requests (that of the run, folder or model)"),
+        option("--host", help="address to listen on (127.0.0.1); 0.0.0.0: all"),
+        option("--port", type=int, help="its port (8000); 0: a free one"),
+        option("--tokens-file", metavar="FILE", help="a line client:token each"),
+        option(
+            "--token-env",
+            default="VAGEN_SERVE_TOKEN",
+            metavar="VAR",
+            help="environment variable of the token if there is no file (VAGEN_SERVE_TOKEN)",
+        ),
+        option("--open", action="store_true", default=None, help="to all, without tokens"),
+        option("--rows", type=int, metavar="N", help="answers at a time, decoded together (16)"),
+        option(
+            "--wait-seconds", type=float, metavar="S", help="wait for others to begin with (0.005)"
+        ),
+        option("--max-pending", type=int, metavar="N", help="requests at a time (256); then 429"),
+        option("--answer-seconds", type=float, metavar="S", help="time limit of an answer (300)"),
+        option(
+            "--context",
+            type=int,
+            metavar="N",
+            help="tokens of a conversation with its answer (the model's, at most 8192)",
+        ),
+        option("--max-sessions", type=int, metavar="N", help="of a run's agent, at a time (64)"),
+        option("--idle-seconds", type=float, metavar="S", help="until one is closed (1800)"),
+        option("--max-body-bytes", type=int, metavar="N", help="size of a request (16 MiB)"),
+    ],
     "view": [
         option(
             "target",

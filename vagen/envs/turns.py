@@ -15,7 +15,14 @@ from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.claims import write_claims
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import check_split
-from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
+from vagen.envs.parsing import (
+    ActionReader,
+    ParsedResponse,
+    ResponseParser,
+    SectionName,
+    named,
+    write_response,
+)
 
 TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 
@@ -160,6 +167,10 @@ class TurnEnv(AgentEnv):
 
     # The contract.
 
+    def parse(self, response: str) -> ParsedResponse:
+        """A response as `step` reads it; does nothing with it."""
+        return self._parser.parse(response)
+
     def system_prompt(self) -> str:
         """Rules and response format with an example, or brief rules."""
         if self.config.prompt_detail == "brief":
@@ -233,7 +244,7 @@ class TurnEnv(AgentEnv):
         """
         if not self._running:
             raise ResetNeeded("the episode is over or was never started: call reset first")
-        parsed = self._parser.parse(action)
+        parsed = self.parse(action)
         moves: list[str] = []
         env_reward = 0.0
         terminated = truncated = False

@@ -1,6 +1,5 @@
 """`python -m vagen.service`: serves environments over HTTP."""
 
-import socket
 import sys
 import time
 from types import FrameType
@@ -9,7 +8,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from vagen.service.app import Service, make_app
-from vagen.service.limits import BoundedProtocol, TokenError
+from vagen.service.limits import TokenError, check_open, listen
 from vagen.service.settings import ServiceSettings, read_settings
 
 
@@ -41,35 +40,15 @@ class DrainingServer(uvicorn.Server):
 def serve(settings: ServiceSettings) -> None:
     """Serves until SIGTERM or SIGINT, and then until the open sessions are closed."""
     app = make_app(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        timeout_keep_alive=120,
-        http=BoundedProtocol,
-        limit_concurrency=settings.max_connections,
-    )
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    address = (settings.host, settings.port)
-    with socket.create_server(address, family=family, backlog=config.backlog) as listener:
-        print(f"environments at http://{settings.host}:{listener.getsockname()[1]}", flush=True)
-        DrainingServer(config, app.state.service).run(sockets=[listener])
+    listen(settings, app, "environments", lambda config: DrainingServer(config, app.state.service))
 
 
 def main() -> int:
     """Reads the settings and serves; exit code 2 for invalid settings."""
     try:
         settings = read_settings()
-        if settings.tokens_file is None and not settings.open and not settings.is_loopback:
-            print(
-                f"anyone who reaches {settings.host} could use the service: give --tokens-file, or "
-                "--open to allow it",
-                file=sys.stderr,
-            )
-            return 2
+        if settings.tokens_file is None:
+            check_open(settings, "give --tokens-file")
         serve(settings)
     except ValidationError as error:
         for mistake in error.errors(include_url=False):

@@ -239,9 +239,14 @@ def _add_state(app: FastAPI, service: Service) -> None:
 async def _refuse_invalid(_: Request, error: Exception) -> Response:
     """Describes an invalid request without repeating its content, which JSON may not allow."""
     assert isinstance(error, RequestValidationError)
+    detail = mistakes(error)
+    return Response(orjson.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+def mistakes(error: RequestValidationError) -> str:
+    """The mistakes of a request, at most ten, without its content."""
     lines = [
         f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"
         for mistake in error.errors()[:10]
     ]
-    text = "; ".join(lines).encode("utf-8", "replace").decode()
-    return Response(orjson.dumps({"detail": text}), 422, media_type="application/json")
+    return "; ".join(lines).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Who may send requests to the service, and how much: tokens, bytes and seconds.
+"""Who may send requests to a server, and how much: tokens, bytes and seconds.
 
 uvicorn limits connections, but neither the time of a request nor the size of its headers and body.
 """
@@ -6,15 +6,17 @@ uvicorn limits connections, but neither the time of a request nor the size of it
 import asyncio
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from vagen.service.settings import ServiceSettings
+from vagen.service.settings import ServerSettings
 
 Scope = dict[str, Any]
 ANYONE = "anyone"
@@ -29,23 +31,28 @@ _BODIES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class TokenError(ValueError):
-    """The file of tokens is invalid."""
+    """The file of tokens, or a token, is invalid; or everyone could use the server."""
 
 
 class ClientTokens:
     """Clients by the digest of their token; comparing digests does not leak a token."""
 
-    def __init__(self, path: str | None):
+    def __init__(self, path: str | None, token: str | None = None):
         """Reads the file.
 
         Args:
             path: File with lines `client:token`, empty lines and `#` comments; None for no tokens.
+            token: The only token if there is no file; None for none.
 
         Raises:
-            TokenError: There is no such file, or a line is invalid.
+            TokenError: There is no such file, or a line is invalid, or a token too short.
         """
         self._path = None if path is None else Path(path)
         self._clients: dict[bytes, str] = {}
+        if token is not None:
+            if len(token) < _SHORTEST:
+                raise TokenError(f"a token has at least {_SHORTEST} characters, not {len(token)}")
+            self._clients[_digest(token)] = ANYONE
         self._version = (0, 0)
         self._looked = 0.0
         if self._path is not None:
@@ -53,9 +60,9 @@ class ClientTokens:
 
     def client(self, authorization: str | None) -> str | None:
         """The client of an `Authorization` header; None if it is unknown."""
-        if self._path is None:
+        if self._path is None and not self._clients:
             return ANYONE
-        if time.monotonic() - self._looked > _POLL_SECONDS:
+        if self._path is not None and time.monotonic() - self._looked > _POLL_SECONDS:
             self._refresh(self._path)
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
@@ -148,15 +155,23 @@ class Intake:
     Reads nothing from unknown clients.
     """
 
-    def __init__(self, app: Any, settings: ServiceSettings, is_known: Callable[[str | None], bool]):
+    def __init__(
+        self,
+        app: Any,
+        settings: ServerSettings,
+        is_known: Callable[[str | None], bool],
+        problem: Callable[[int, str], Any] = lambda _, detail: {"detail": detail},
+    ):
         """Prepares the middleware.
 
         Args:
             app: The application.
             settings: Settings with the limits.
             is_known: Whether an `Authorization` header belongs to a client.
+            problem: The JSON of a rejection, from its status and text.
         """
         self._app = app
+        self._problem = problem
         self._settings = settings
         self._is_known = is_known
         self._arriving = 0
@@ -215,7 +230,7 @@ class Intake:
             413: f"a request may have {self._settings.max_body_bytes} bytes",
             503: "too many requests are arriving: try again later",
         }[status]
-        body = orjson.dumps({"detail": detail})
+        body = orjson.dumps(self._problem(status, detail))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -235,3 +250,54 @@ def _whole(body: bytes, receive: Any) -> Any:
         return pending.pop() if pending else await receive()
 
     return again
+
+
+def check_open(settings: ServerSettings, advice: str) -> None:
+    """Checks that a server without tokens is meant for everyone who reaches it.
+
+    Raises:
+        TokenError: It listens on other addresses than loopback, and is not `open`.
+    """
+    if not (settings.is_loopback or settings.open):
+        raise TokenError(
+            f"anyone who reaches {settings.host} could use the service: {advice}, or --open to "
+            "allow it"
+        )
+
+
+def listen(
+    settings: ServerSettings,
+    app: Any,
+    name: str,
+    make_server: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server,
+    **options: Any,
+) -> None:
+    """Serves an application until SIGTERM or SIGINT.
+
+    Args:
+        settings: Address and limits.
+        app: The application.
+        name: What is served, for the line with the address.
+        make_server: Makes the server.
+        options: Further options of `uvicorn.Config`.
+
+    Raises:
+        OSError: The address cannot be used.
+    """
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=120,
+        http=BoundedProtocol,
+        limit_concurrency=settings.max_connections,
+        **options,
+    )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address = (settings.host, settings.port)
+    with socket.create_server(address, family=family, backlog=config.backlog) as listener:
+        print(f"{name} at http://{settings.host}:{listener.getsockname()[1]}", flush=True)
+        make_server(config).run(sockets=[listener])

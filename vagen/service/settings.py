@@ -1,4 +1,4 @@
-"""Options of the environment service, from flags and environment variables."""
+"""Options of HTTP servers, from flags and environment variables."""
 
 import argparse
 import ipaddress
@@ -20,49 +20,25 @@ def _names(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
-class ServiceSettings(Section):
-    """Options of `python -m vagen.service`."""
+class ServerSettings(Section):
+    """Where a server listens, whom it serves, and the most that it takes in."""
 
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for all."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port to listen on; 0 takes a free one."""
-    workers: NonNegativeInt | None = None
-    """Number of worker processes; 0: the serving process runs environments, except for simulators
-    that need a separate one; default: one per core."""
-    environments: Names = ()
-    """Served environments, comma-separated; default: all that run no code chosen by a client."""
-    warm_up: Names = ()
-    """Environments whose simulators are loaded before the service is ready."""
     tokens_file: str | None = None
     """File with a line `client:token` each; reloaded when it changes."""
     open: bool = False
     """Serve everyone without tokens, also on addresses other than loopback."""
-    max_sessions: PositiveInt = 2048
-    """Maximum number of sessions."""
-    max_sessions_per_client: PositiveInt = 1024
-    """Maximum number of sessions per client."""
-    max_batch: PositiveInt = 256
-    """Maximum number of sessions per request."""
     max_body_bytes: PositiveInt = 8 << 20
     """Maximum size of a request."""
-    max_pending: PositiveInt = 4096
-    """Maximum number of waiting calls; further requests are rejected."""
-    idle_seconds: PositiveFloat = 1800.0
-    """Idle time after which a session is closed."""
-    answer_seconds: PositiveFloat = 120.0
-    """Time after which a worker process with an unanswered call is replaced; a call fails alone
-    after half of it."""
-    worker_memory_mib: PositiveInt = 2048
-    """Memory limit of a worker process in MiB; calls that need more fail alone."""
     body_seconds: PositiveFloat = 20.0
     """Time limit for receiving a request."""
     max_buffered_bytes: PositiveInt = 64 << 20
     """Maximum bytes of incomplete requests, over all clients."""
     max_connections: PositiveInt = 1024
     """Maximum number of connections."""
-    drain_seconds: PositiveFloat = 110.0
-    """Time after SIGTERM during which open sessions are still served."""
 
     @property
     def is_loopback(self) -> bool:
@@ -73,6 +49,35 @@ class ServiceSettings(Section):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+class ServiceSettings(ServerSettings):
+    """Options of `python -m vagen.service`."""
+
+    workers: NonNegativeInt | None = None
+    """Number of worker processes; 0: the serving process runs environments, except for simulators
+    that need a separate one; default: one per core."""
+    environments: Names = ()
+    """Served environments, comma-separated; default: all that run no code chosen by a client."""
+    warm_up: Names = ()
+    """Environments whose simulators are loaded before the service is ready."""
+    max_sessions: PositiveInt = 2048
+    """Maximum number of sessions."""
+    max_sessions_per_client: PositiveInt = 1024
+    """Maximum number of sessions per client."""
+    max_batch: PositiveInt = 256
+    """Maximum number of sessions per request."""
+    max_pending: PositiveInt = 4096
+    """Maximum number of waiting calls; further requests are rejected."""
+    idle_seconds: PositiveFloat = 1800.0
+    """Idle time after which a session is closed."""
+    answer_seconds: PositiveFloat = 120.0
+    """Time after which a worker process with an unanswered call is replaced; a call fails alone
+    after half of it."""
+    worker_memory_mib: PositiveInt = 2048
+    """Memory limit of a worker process in MiB; calls that need more fail alone."""
+    drain_seconds: PositiveFloat = 110.0
+    """Time after SIGTERM during which open sessions are still served."""
 
 
 def read_settings(

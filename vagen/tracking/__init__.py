@@ -9,6 +9,7 @@ from vagen.tracking.registry import (
     Example,
     Registration,
     RegistrationError,
+    fetch_registered,
     load_registered,
     register_model,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "attempts_ci95",
     "binomial_ci95",
     "default_uri",
+    "fetch_registered",
     "git_commit",
     "levels_needed",
     "load_registered",

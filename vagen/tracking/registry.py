@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from vagen.config.base import redact
 from vagen.storage.manifest import Manifest, scan_files
 from vagen.tracking.provenance import package_versions
 from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
@@ -143,6 +144,25 @@ def load_registered(model_uri: str, *, uri: str) -> Any:
     """The pyfunc model behind `models:/<name>/<version>` or `models:/<name>@<alias>`."""
     with mlflow_at(uri) as mlflow:
         return mlflow.pyfunc.load_model(model_uri)
+
+
+def fetch_registered(model_uri: str, *, uri: str) -> Path:
+    """Copies the model directory of `models:/<name>/<version>` or `models:/<name>@<alias>` here.
+
+    Raises:
+        TrackingError: There is no such version, or MLflow cannot be reached.
+    """
+    open_client(uri)
+    try:
+        with mlflow_at(uri) as mlflow:
+            folder = mlflow.artifacts.download_artifacts(model_uri)
+            artifacts = mlflow.models.Model.load(folder).flavors["python_function"]["artifacts"]
+            return Path(folder, artifacts["model"]["path"])
+    except (*errors(), KeyError) as error:
+        raise TrackingError(
+            f"{model_uri} cannot be fetched from {redact(uri)}: {error}; it must be a version that "
+            "vagen has registered"
+        ) from error
 
 
 def _log(

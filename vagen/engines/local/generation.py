@@ -9,7 +9,7 @@ Shape legend: A active rows, n new tokens, P tokens of a prefix, V vocabulary.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,7 @@ class _Conversation:
     """One uniform draw in [0, 1) per response token."""
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    until: Callable[[int, float], bool] | None = None
     done: "asyncio.Future[Generation] | None" = None
 
 
@@ -108,6 +109,7 @@ class LocalPolicy:
         slots: int,
         length: int = 512,
         recorded: bool = False,
+        prefill_share: float = PREFILL_SHARE,
     ):
         """Prepares a cache.
 
@@ -116,6 +118,8 @@ class LocalPolicy:
             slots: Maximum number of live conversations.
             length: Initial number of tokens per slot; grows as needed.
             recorded: Decode in steps of fixed shapes, on a GPU as CUDA graphs.
+            prefill_share: Share of the live conversations that must wait before their prompts
+                interrupt the others; 0 for none.
         """
         self.language_model = language_model
         self.processor = language_model.processor
@@ -128,6 +132,7 @@ class LocalPolicy:
             language_model.model.dtype,
         )
         self.slots = slots
+        self._prefill_share = prefill_share
         self._prefixes = Prefixes()
         self._prefix_length = 0
         self._by_id: dict[str, _Conversation] = {}
@@ -139,9 +144,17 @@ class LocalPolicy:
         self.tokens_prefilled = 0
 
     async def generate(
-        self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
+        self,
+        *,
+        request_id: str,
+        prompt_ids: list[int],
+        images: list[Image],
+        sampling: Sampling,
+        until: Callable[[int, float], bool] | None = None,
     ) -> Generation:
         """Continues a prompt; computes only tokens that are not in the cache.
+
+        `until` gets every sampled token with its log-probability, and ends the response with True.
 
         Raises:
             ValueError: The prompt does not extend the cached one of `request_id`, or there are more
@@ -159,7 +172,7 @@ class LocalPolicy:
         conversation.sampling = sampling
         draws = np.random.Generator(np.random.Philox(key=sampling.seed))
         conversation.uniforms = draws.random(sampling.max_new_tokens).tolist()
-        conversation.out, conversation.logprobs = [], []
+        conversation.out, conversation.logprobs, conversation.until = [], [], until
         conversation.done = asyncio.get_running_loop().create_future()
         self._waiting.append(conversation)
         if self._server is None or self._server.done():
@@ -197,7 +210,7 @@ class LocalPolicy:
                 await asyncio.sleep(0)
                 live = len(self._by_id)
                 if self._waiting and (
-                    not self._active or len(self._waiting) >= PREFILL_SHARE * live
+                    not self._active or len(self._waiting) >= self._prefill_share * live
                 ):
                     self._prefill()
                 elif self._active:
@@ -381,7 +394,8 @@ class LocalPolicy:
         for c, token, logprob in zip(batch, tokens.tolist(), logprobs.tolist(), strict=True):
             c.out.append(token)
             c.logprobs.append(logprob)
-            if token == eos or len(c.out) == c.sampling.max_new_tokens:
+            ends = c.until is not None and c.until(token, logprob)
+            if ends or token == eos or len(c.out) == c.sampling.max_new_tokens:
                 finished.append(c)
         for c in finished:
             self._retire(c)

@@ -1,0 +1,115 @@
+"""`vagen serve` at work: what `vagen eval` plays over HTTP is what it plays with the weights."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from warm_process import WarmProcess, preload
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.envs import make
+from vagen.experiment.load import load_experiment
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.layout import EXPERIMENT
+from vagen.serve.client import AgentClient
+
+pytestmark = pytest.mark.slow
+preload()
+
+GREEDY = "actor_rollout_ref.rollout.val_kwargs.temperature=0"
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(params=["tiny:text", "tiny:vl"])
+def run(request, warm_runs) -> Path:
+    return warm_runs[request.param].path
+
+
+@pytest.fixture
+def address(run: Path, tmp_path: Path) -> Iterator[str]:
+    words = ["serve", str(run), "--name", "it", "--port", "0", "infra.threads=1"]
+    (tmp_path / "commands.log").touch()
+    process = WarmProcess(*words, cwd=tmp_path, environment={"VAGEN_SERVE_TOKEN": TOKEN})
+    try:
+        while not (found := re.search(r"it at (http://\S+)\n", process.output)):
+            assert process.poll() is None, process.output
+            time.sleep(0.05)
+        yield found[1]
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM, process.output
+
+
+def test_the_answers_are_those_of_eval_with_the_weights(
+    run: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", TOKEN)
+    spec = f"openai:it@{address}/v1"
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main(["eval", str(run), GREEDY, "--to", str(here)]) == 0
+    asked = ["eval.endpoint.api_key_env=KEY", "--model", spec, "--to", str(there)]
+    assert main(["eval", str(run), GREEDY, *asked]) == 0
+    [row] = there.glob("rows/*/*")
+    batches = [TrajectoryBatch.load(folder) for folder in (here, row)]
+    own, served = (batch.trajectories for batch in batches)
+    assert len(own) == len(served) == 6
+    for one, other in zip(own, served, strict=True):
+        assert (one.trajectory_id, one.level_hash) == (other.trajectory_id, other.level_hash)
+        assert [t.response_text for t in one.turns] == [t.response_text for t in other.turns]
+        assert [(t.parsed, t.rewards, t.length_cut, t.images) for t in one.turns] == [
+            (t.parsed, t.rewards, t.length_cut, t.images) for t in other.turns
+        ]
+    assert any(len(t.turns) > 1 for t in own), "a context has earlier answers"
+    assert len({t.turns[0].response_text for t in own}) > 1, "it sees the level"
+    mine, theirs = (json.loads((folder / "results.json").read_text()) for folder in (here, row))
+    for name in ("success", "ci95", "by_level", "levels"):
+        assert mine[name] == theirs[name]
+    numbers, over_http = (batch.metrics for batch in batches)
+    assert numbers.items() - over_http.items() == {
+        ("test/response_length", numbers["test/response_length"])
+    }, "an evaluation over HTTP counts no tokens of single answers"
+    # The prompts, too, are the same to the token.
+    masks = [row.loss_mask for t in own for row in t.rows]
+    begins = [i for mask in masks for i in range(1, len(mask)) if mask[i] and not mask[i - 1]]
+    assert theirs["tokens"]["input"] == sum(begins)
+    assert theirs["tokens"]["output"] == sum(int(mask.sum()) for mask in masks)
+    assert theirs["tokens"]["cached"] > 0, "later turns continue the cache of earlier ones"
+    # So does the agent, with the environment here.
+    spec = load_experiment(run / EXPERIMENT, check=False).envs["game"]
+    env = make(spec.env_name, spec.env_config, split="test")
+    with AgentClient(address, "it", api_key=TOKEN) as agent:
+        for t in own:
+            observation, _ = env.reset(seed=t.seed)
+            agent.reset(temperature=0)
+            for i, turn in enumerate(t.turns, 1):
+                said = agent.act(observation["text"], observation["images"])
+                assert (said.turn, said.text) == (i, turn.response_text)
+                assert (*said.actions,) == turn.parsed.actions
+                assert (said.thought, said.format_correct) == (
+                    turn.parsed.reasoning,
+                    turn.parsed.format_correct,
+                )
+                observation, *_, info = env.step(said.text)
+            assert info["success"] == t.success
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tiny:text"], "train one"),
+        (["nowhere"], "there is no model 'nowhere'"),
+        (["frozenlake-tiny", "seed=1"], "infra.key=value"),
+        (["tiny:text", "--host", "0.0.0.0"], "VAGEN_SERVE_TOKEN"),
+        (["tiny:text", "--rows", "0"], "`rows` is 0"),
+        (["models:/none@champion"], "models:/none@champion cannot be fetched"),
+    ],
+)
+def test_what_cannot_be_served_is_said(words, said, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", *words]) == USER_ERROR
+    assert said in capsys.readouterr().err

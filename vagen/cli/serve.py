@@ -1,0 +1,78 @@
+"""`vagen serve`: a model or a run as an OpenAI-compatible server."""
+
+import os
+import re
+from argparse import Namespace
+from pathlib import Path
+
+from vagen.cli.common import run_named
+from vagen.cli.main import UsageError
+from vagen.config.errors import validate
+from vagen.experiment.load import load_infra
+from vagen.run import layout
+
+
+def serve(options: Namespace) -> None:
+    """Loads a model and serves it until it is interrupted.
+
+    Raises:
+        ConfigError: An option, or the infra, cannot be used.
+        ModelError: The model cannot be loaded.
+        TokenError: A token cannot be used, or everyone who reaches the address could ask.
+    """
+    if options.experiment or options.overrides:
+        raise UsageError(
+            f"serve takes infra.key=value alone, not {options.experiment or options.overrides[0]}"
+        )
+    from vagen.serve.app import Server, ServeSettings, make_app
+    from vagen.service.limits import check_open, listen
+
+    given = {name: getattr(options, name, None) for name in ServeSettings.model_fields}
+    settings = validate(ServeSettings, {k: v for k, v in given.items() if v is not None})
+    token = os.environ.get(options.token_env, "").strip() or None
+    if settings.tokens_file is None and token is None:
+        check_open(settings, f"set {options.token_env}, or give --tokens-file")
+
+    model, run_dir, experiment = options.model, run_named(options.model), None
+    infra = load_infra(
+        options.infra or (None if run_dir is None else run_dir / layout.INFRA),
+        options.infra_overrides,
+    )
+    name = Path(model).name
+    if run_dir is not None:
+        from vagen.run.run import Run
+
+        run = Run.open(run_dir)
+        name, model = run_dir.name, run.newest_policy()
+        experiment = run.experiment
+    elif model.startswith("models:/"):
+        from vagen.tracking import default_uri, fetch_registered
+
+        name = re.split("[/@]", model.removeprefix("models:/"))[0]
+        uri = infra.mlflow_tracking_uri or default_uri(Path(infra.output_dir))
+        model = str(fetch_registered(model, uri=uri))
+
+    import torch
+
+    from vagen.engines.make import configure_torch, device_of
+    from vagen.models.files import check_model
+    from vagen.models.loading import load_model
+    from vagen.models.tiny import TINY_MODELS
+    from vagen.serve.model import ServedModel
+    from vagen.service.pool import core_count
+
+    if model in TINY_MODELS:
+        raise UsageError(f"{model} is made for an experiment: train one, and serve the run")
+    check_model(model)
+    configure_torch(infra)
+    threads = infra.threads or core_count()
+    served = ServedModel(
+        load_model(model, device=device_of(infra), dtype=getattr(torch, infra.dtype)),
+        rows=settings.rows,
+        context=settings.context,
+        wait_seconds=settings.wait_seconds,
+        recorded=infra.local.cuda_graphs,
+        threads=threads,
+    )
+    server = Server(served, options.name or name, settings, token, experiment)
+    listen(settings, make_app(server), server.name)
