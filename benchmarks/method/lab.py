@@ -4,8 +4,8 @@ A turn is five tokens: the state (one of eight), its status, then what the polic
 an action, an end token. One action is right in each state, and a right turn earns. If turns are
 dependent, an error persists: a turn earns if it and the one before it were right (the status says
 whether it was), so that every action decides about the next turn's reward too. An earned turn pays
-1, with noise if the task has it. In a sparse task one turn of the episode, which nobody knows
-before, is examined at the end, and pays for all. A judge pays .5 where the word names the state, a
+1, with noise if the task has it. In a sparse task one turn of the episode, unknown until the end,
+is examined there, and pays for all. A judge pays .5 where the word names the state, a
 placebo where it names that of another episode.
 
 All seeds of an arm are trained side by side: their networks are stacked, their random numbers are

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from fastapi.testclient import TestClient
 from free_ports import free_ports
 from PIL import Image
 
+from vagen.engines.make import make_engine
 from vagen.envs import make
 from vagen.play import Game, agent_named, experiment_of
 from vagen.play.game import GameError
 from vagen.play.server import game_app
 from vagen.play.terminal import blocks, play_here
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.runner import EpisodeSpec
 
 OPTIONS = {"prompt_format": "free_think", "max_actions_per_step": 1}
 
@@ -99,7 +102,7 @@ def test_an_environment_that_fails_says_so(monkeypatch):
 
 def test_who_can_play_is_said():
     game = Game(experiment_of("FrozenLake", OPTIONS))
-    with pytest.raises(ValueError, match="give expert, random, or a hosted model"):
+    with pytest.raises(ValueError, match="there is no model 'somebody'"):
         agent_named("somebody", game)
     answer = asyncio.run(_random_answer(game))
     assert "<answer>" in answer
@@ -203,3 +206,41 @@ def test_in_the_browser_a_person_plays_three_moves_and_the_expert_goes_on(addres
     page.wait_for_selector("#steps li.bad")
     assert "<script>alert(1)</script>" in steps.first.inner_text()
     assert not wrong
+
+
+@pytest.mark.slow
+def test_a_model_of_this_machine_plays_as_in_its_evaluation(warm_runs):
+    """A run's policy answers greedily what its own evaluation of the level has."""
+    run = warm_runs["tiny:vl"]
+    rollout = run.experiment.actor_rollout_ref.rollout
+    greedy = rollout.val_kwargs.model_copy(update={"temperature": 0.0})
+    config = run.experiment.model_copy(
+        update={
+            "actor_rollout_ref": run.experiment.actor_rollout_ref.model_copy(
+                update={"rollout": rollout.model_copy(update={"val_kwargs": greedy})}
+            )
+        }
+    )
+
+    async def played():
+        game = Game(config)
+        agent = agent_named(str(run.newest_policy()), game)
+        shown = await game.start(0)
+        while not shown.done:
+            shown = await game.play(await agent(game.asked), "policy")
+        return [step.answer for step in shown.steps]
+
+    engine = make_engine(config, run.infra, str(run.newest_policy()), version="policy")
+    with closing(engine):
+        spec = EpisodeSpec(
+            trajectory_id="t",
+            group_id="t",
+            config_id=next(iter(config.envs)),
+            env_name=next(iter(config.envs.values())).env_name,
+            env_config_digest="",
+            level_seed=0,
+            sampling_seed=0,
+        )
+        sampling = config.actor_rollout_ref.rollout.val_kwargs
+        [episode], _ = engine.play([spec], sampling=sampling, split="test")
+    assert asyncio.run(played()) == [turn.response_text for turn in episode.turns]

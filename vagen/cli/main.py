@@ -80,7 +80,7 @@ COMMANDS = {
     "play": Command(
         "vagen.cli.play:play",
         "play an environment in the browser, in turns with an agent",
-        "environment (then options: key=value) or experiment (then dotted overrides)",
+        "environment (then options: key=value), experiment (then dotted overrides), or run",
         (
             "play Sokoban",
             "play frozenlake-tiny --agent expert",

@@ -138,9 +138,8 @@ OPTIONS: dict[str, list[Option]] = {
     "play": [
         option(
             "--agent",
-            default="expert",
             metavar="SPEC",
-            help="who takes turns besides you: expert (default), random, "
+            help="who takes turns besides you: expert (default), random, a run, a model directory, "
             "openai:NAME@http://host:8000/v1, ...",
         ),
         option("--level", type=int, default=0, metavar="N", help="its seed (0)"),

@@ -5,26 +5,35 @@ import webbrowser
 from argparse import Namespace
 from pathlib import Path
 
+from vagen.cli.common import run_named
 from vagen.cli.view import has_display
-from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config import ExperimentConfig
 from vagen.config.layers import Layers, parse_override
 from vagen.envs.registry import ENVIRONMENTS
-from vagen.experiment.load import load_experiment
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.play import Game, agent_named, experiment_of
+from vagen.run import layout
+from vagen.run.run import Run
 
 FOLDER = "played"
-"""Of saved episodes, under the output folder."""
+"""Folder of saved episodes, under the output folder."""
 
 
 def play(options: Namespace) -> None:
     """Serves the page, or plays in the terminal."""
-    game = Game(_experiment(options), options.env, options.split)
-    agent = agent_named(options.agent, game)
-    outputs = Path(InfraConfig().output_dir) / FOLDER
+    target = options.experiment or "FrozenLake"
+    run = None if target in ENVIRONMENTS else run_named(target)
+    game = Game(_experiment(options, target, run), options.env, options.split)
+    name = options.agent or ("expert" if run is None else target)
+    policy = run_named(name)
+    source = name if policy is None else str(Run.open(policy).newest_policy())
+    infra = load_infra(options.infra, options.infra_overrides)
+    agent = agent_named(source, game, infra)
+    outputs = Path(infra.output_dir) / FOLDER
     if options.terminal:
         from vagen.play.terminal import play_here
 
-        asyncio.run(play_here(game, agent, options.agent, options.level, outputs))
+        asyncio.run(play_here(game, agent, name, options.level, outputs))
         return
     from vagen.play.server import game_app, serve
 
@@ -32,15 +41,16 @@ def play(options: Namespace) -> None:
     print(f"{address}  (Ctrl-C ends it; --terminal plays here)", flush=True)
     if not options.no_open and has_display():
         webbrowser.open(address)
-    serve(game_app(game, agent, options.agent, outputs), options.host, options.port)
+    serve(game_app(game, agent, name, outputs), options.host, options.port)
 
 
-def _experiment(options: Namespace) -> ExperimentConfig:
-    """That of this name, or one with this environment alone."""
-    name = options.experiment or "FrozenLake"
-    if name not in ENVIRONMENTS and ":" not in name:
-        return load_experiment(name, options.overrides)
+def _experiment(options: Namespace, target: str, run: Path | None) -> ExperimentConfig:
+    """The experiment of a run or of this name, or one with this environment alone."""
+    if run is not None:
+        return load_experiment(run / layout.EXPERIMENT, options.overrides)
+    if target not in ENVIRONMENTS and ":" not in target:
+        return load_experiment(target, options.overrides)
     layers = Layers({})
     for text in options.overrides:
         layers.lay(parse_override(text))
-    return experiment_of(name, layers.tree)
+    return experiment_of(target, layers.tree)

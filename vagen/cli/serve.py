@@ -52,27 +52,12 @@ def serve(options: Namespace) -> None:
         uri = infra.mlflow_tracking_uri or default_uri(Path(infra.output_dir))
         model = str(fetch_registered(model, uri=uri))
 
-    import torch
-
-    from vagen.engines.make import configure_torch, device_of
-    from vagen.models.files import check_model
-    from vagen.models.loading import load_model
     from vagen.models.tiny import TINY_MODELS
-    from vagen.serve.model import ServedModel
-    from vagen.service.pool import core_count
+    from vagen.serve.model import load_served
 
     if model in TINY_MODELS:
         raise UsageError(f"{model} is made for an experiment: train one, and serve the run")
-    check_model(model)
-    configure_torch(infra)
-    threads = infra.threads or core_count()
-    served = ServedModel(
-        load_model(model, device=device_of(infra), dtype=getattr(torch, infra.dtype)),
-        rows=settings.rows,
-        context=settings.context,
-        wait_seconds=settings.wait_seconds,
-        recorded=infra.local.cuda_graphs,
-        threads=threads,
-    )
+    limits = {"rows": settings.rows, "context": settings.context}
+    served = load_served(str(model), infra, **limits, wait_seconds=settings.wait_seconds)
     server = Server(served, options.name or name, settings, token, experiment)
     listen(settings, make_app(server), server.name)

@@ -1,6 +1,7 @@
 """Loads models from a local directory or a hub id, and derives value models."""
 
 import copy
+import inspect
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,9 @@ class LanguageModel:
 
     def __post_init__(self) -> None:
         prepare_vision(self.model)
+        known = inspect.signature(type(self.model.model).forward).parameters
+        self.cache_name = "cache" if "cache" in known else "past_key_values"
+        """What the backbone calls its cache; the latter until transformers 5.10."""
 
     @property
     def device(self) -> torch.device:

@@ -1,7 +1,7 @@
 """One episode that is played turn by turn, each turn by a person or by an agent.
 
 It is an episode of `vagen.rollout.runner`, so that its prompts, contexts, rewards and files are
-those of an evaluation: the policy waits until somebody gives an answer.
+those of an evaluation: the policy waits until it is given an answer.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Step:
-    """One answer and what came of it."""
+    """One answer and its result."""
 
     by: str
     answer: str

@@ -45,7 +45,7 @@ def game_app(game: Game, agent: Agent, agent_name: str, outputs: Path) -> FastAP
 
     Args:
         game: What is played.
-        agent: Who can take a turn besides the person.
+        agent: Takes a turn when the person asks.
         agent_name: What it is called.
         outputs: Folder of saved episodes.
     """

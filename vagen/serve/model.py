@@ -18,12 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vagen.config import InfraConfig
 from vagen.engines.local.generation import LocalPolicy
-from vagen.models.loading import LanguageModel
+from vagen.engines.make import configure_torch, device_of
+from vagen.models.files import check_model
+from vagen.models.loading import LanguageModel, load_model
 from vagen.rollout.contexts import Contexts
 from vagen.rollout.conversation import ChatRenderer, Conversation
 from vagen.rollout.types import Generation, Sampling
 from vagen.serve.messages import Chat, RequestError
+from vagen.service.pool import core_count
 
 ResultT = TypeVar("ResultT")
 Show = Callable[[str, Sequence[tuple[int, float]]], None]
@@ -225,6 +229,24 @@ class ServedModel:
         self._cached.pop(name, None)
         self._live -= 1
         self.policy.release(name)
+
+
+def load_served(model: str, infra: InfraConfig, **options: Any) -> ServedModel:
+    """Loads a model where the infra says, and starts it.
+
+    Args:
+        model: A directory, a hub id, or another source of `vagen.models`.
+        infra: Device, threads and dtype.
+        options: See `ServedModel`.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+    """
+    configure_torch(infra)
+    check_model(model)
+    loaded = load_model(model, device=device_of(infra), dtype=getattr(torch, infra.dtype))
+    threads = infra.threads or core_count()
+    return ServedModel(loaded, recorded=infra.local.cuda_graphs, threads=threads, **options)
 
 
 class AnswerReader:

@@ -343,8 +343,8 @@ class LocalPolicy:
         return self.language_model.hidden(
             input_ids=ids,
             position_ids=positions if self.processor.uses_mrope else positions[0],
-            past_key_values=self.cache,
             use_cache=True,
+            **{self.language_model.cache_name: self.cache},
             **masks,
             **inputs,
         )
