@@ -1,10 +1,19 @@
 """A real tiny model, registered in a real SQLite MLflow."""
 
 import asyncio
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+from free_ports import free_ports
 
 from vagen.envs.images import png_bytes
 from vagen.models.tiny import build_tiny_model
@@ -120,6 +129,60 @@ def test_pictures_reach_the_model(register, output_dir):
     assert dark_text != bright_text
     with pytest.raises(Exception, match="1 images and 0 placeholders"):
         model.predict([Example("no place", images=[PICTURE]).row()])
+
+
+def test_a_conversation_is_answered_as_its_parts(register, output_dir):
+    """Messages with a picture are prompt and picture; the conversation goes on."""
+    made = register()
+    model = load_registered(made.model_uri, uri=default_uri(output_dir))
+    short = {"max_new_tokens": 8}
+    [expected] = model.predict([EXAMPLES[0].row()], params=short)
+    url = "data:image/png;base64," + EXAMPLES[0].row()["images"][0]
+    text, image = {"type": "text", "text": "What do you see? "}, {"type": "image_url"}
+    messages = [
+        {"role": "system", "content": "Answer."},
+        {"role": "user", "content": [text, image | {"image_url": {"url": url}}]},
+    ]
+    assert model.predict([{"messages": messages}], params=short) == [expected]
+    messages += [{"role": "assistant", "content": expected}, {"role": "user", "content": "And?"}]
+    [more] = model.predict([{"messages": messages}], params=short)
+    assert isinstance(more, str)
+    with pytest.raises(Exception, match="the last message must be the user's"):
+        model.predict([{"messages": messages[:-1]}])
+
+
+@pytest.mark.slow
+def test_mlflow_serves_conversations(register, output_dir):
+    """`mlflow models serve` gives the answers of the loaded model."""
+    made, uri = register(), default_uri(output_dir)
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    short = {"max_new_tokens": 8}
+    model = load_registered(made.model_uri, uri=uri)
+    expected = model.predict([{"messages": messages}], params=short)
+    [port] = free_ports(1)
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]
+    command += ["-m", made.model_uri, "--port", str(port)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {
+        "PATH": path,
+        "MLFLOW_TRACKING_URI": uri,
+        "MLFLOW_REGISTRY_URI": uri,
+    }
+    with subprocess.Popen(command, env=environment, start_new_session=True) as server:
+        try:
+            address = f"http://127.0.0.1:{port}"
+            for _ in range(600):
+                with suppress(httpx.TransportError):
+                    if httpx.get(f"{address}/ping").status_code == 200:
+                        break
+                assert server.poll() is None, "it has ended"
+                time.sleep(0.5)
+            order = {"dataframe_records": [{"messages": messages}], "params": short}
+            reply = httpx.post(f"{address}/invocations", json=order, timeout=120)
+            assert reply.status_code == 200, reply.text
+            assert reply.json()["predictions"] == expected
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ALIAS = "champion"
 ANSWER_TOKENS = 16
 """Maximum length of test responses, whose content does not matter."""
-PYFUNC_MODEL = Path(__file__).parent / "pyfunc_model.py"
+PYFUNC_MODEL = Path(__file__).parents[1] / "serve" / "registered.py"
 
 _RESULTS = "levels.json"
 _DIGEST_TAG = "vagen.model_digest"
@@ -177,11 +177,23 @@ def _log(
 ) -> str:
     """Stores model directory, code and results as a logged model; returns its id."""
     from mlflow.models import Model, ModelSignature
-    from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import (
+        AnyType,
+        Array,
+        ColSpec,
+        DataType,
+        Object,
+        ParamSchema,
+        ParamSpec,
+        Property,
+        Schema,
+    )
 
+    message = Object([Property("role", DataType.string), Property("content", AnyType())])
     inputs = Schema(
         [
-            ColSpec(DataType.string, "prompt"),
+            ColSpec(Array(message), "messages", required=False),
+            ColSpec(DataType.string, "prompt", required=False),
             ColSpec(Array(DataType.string), "images", required=False),
             ColSpec(DataType.string, "system_prompt", required=False),
         ]
