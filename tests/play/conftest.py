@@ -8,9 +8,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser():
-    """Chromium of this machine, headless."""
+    """Chromium of this machine, headless; one per test, as it brings a running event loop."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     from playwright.sync_api import sync_playwright
