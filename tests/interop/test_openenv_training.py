@@ -1,6 +1,7 @@
 """A training on an environment of OpenEnv, on a server or in the process: what its rows hold."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -45,7 +46,10 @@ def env_config(request) -> Iterator[dict[str, Any]]:
         return
     code = "import uvicorn, walk; uvicorn.run(walk.app(64, limit=2), port=0)"
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, cwd=HERE, stderr=subprocess.PIPE, text=True) as server:
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    with subprocess.Popen(
+        command, cwd=HERE, env=environment, stderr=subprocess.PIPE, text=True
+    ) as server:
         assert server.stderr
         said = ""
         while not (at := re.search(r"http://[\d.]+:\d+", said)):
