@@ -278,6 +278,9 @@ def test_an_arm_is_tuned_on_other_seeds_than_it_is_judged_by(monkeypatch):
     assert len(found["tuning"]) == 5 + 2
     *tuned, judged = tried
     assert all(seeds == list(jobs.TUNING_SEEDS) for *_, seeds in tuned)
+    tried.clear()
+    again = jobs.tokens("dependent, dense", learner.Arm("masked_gae"), settings, found["tuning"])
+    assert tried == [judged] and again == found, "what was tried is not tried again"
     assert judged == (0.04, 0.03, [0, 1]) and not set(jobs.TUNING_SEEDS) & set(jobs.SEEDS)
 
 

@@ -14,7 +14,7 @@ from benchmarks.method.curriculum import Levels
 from benchmarks.method.report import measures
 from vagen.storage import write_whole
 
-SEEDS = range(8)
+SEEDS = range(16)
 TUNING_SEEDS = range(100, 104)
 ACTOR_RATES, ACTOR_STEP = (0.005, 0.01, 0.02, 0.04, 0.08), 2.0
 CRITIC_RATES, CRITIC_STEP = (0.01, 0.03, 0.09), 3.0
@@ -36,16 +36,22 @@ class Job:
 
     def finished(self) -> bool:
         """Whether it was run with these settings."""
-        if not self.path.exists():
-            return False
-        stored = json.loads(self.path.read_text())
+        stored = self._stored()
         return self.settings == {key: stored.get(key) for key in self.settings}
+
+    def _stored(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def run(self) -> str:
         """Makes the file; returns a line about it."""
         torch.set_num_threads(1)
-        run = tokens if self.part == "tokens" else _gradients
-        found = run(self.task, self.arm, self.settings)
+        if self.part == "tokens":
+            stored = self._stored()
+            same = all(stored.get(key) == self.settings[key] for key in ("arm", "iterations"))
+            tuning = stored["tuning"] if same else []
+            found = tokens(self.task, self.arm, self.settings, tuning)
+        else:
+            found = _gradients(self.task, self.arm, self.settings)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(self.path) as partial:
             partial.write_text(json.dumps(self.settings | found) + "\n")
@@ -61,9 +67,21 @@ def iterations_of(task: str) -> int:
     return {2: 2 * iterations, 8: iterations, 32: iterations // 2}[of.turns]
 
 
-def tokens(task: str, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    """Tunes the actor's rate, then the critic's, by the area; then trains new seeds at the best."""
-    tuning: list[dict[str, Any]] = []
+def tokens(
+    task: str,
+    arm: learner.Arm,
+    settings: dict[str, Any],
+    tuned: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Tunes the actor's rate, then the critic's, by the area; then trains new seeds at the best.
+
+    Args:
+        task: Name of the task.
+        arm: The arm; its rates are where the search begins.
+        settings: `seeds` and `iterations`.
+        tuned: Rates that were tried before, as in the result's `tuning`.
+    """
+    tuning = [*tuned]
 
     def train(tried: learner.Arm, seeds: Sequence[int]) -> learner.Training:
         play = Levels(tried, seeds).play if task == arms.LEVELS else lab.play

@@ -168,9 +168,10 @@ def _mean_and_error(values: Sequence[float]) -> str:
 
 def draw_crossed(found: Found, path: Path) -> None:
     """Area of each method on each task, and a frame around those that none beats (paired)."""
-    lengths = sorted({task.turns for task in CROSSED.values()})
-    figure = new_figure(12.0, 4.6)
-    for axes, turns in zip(figure.subplots(1, len(lengths), sharey=True), lengths, strict=True):
+    lengths = sorted({task.turns for name, task in CROSSED.items() if name in found})
+    figure = new_figure(1.8 + 4.6 * len(lengths), 4.2)
+    panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
+    for axes, turns in zip(panels, lengths, strict=True):
         tasks = [name for name, task in CROSSED.items() if task.turns == turns and name in found]
         values = np.full((len(COMPARED), len(tasks)), np.nan)
         for column, task in enumerate(tasks):
@@ -198,9 +199,7 @@ def draw_crossed(found: Found, path: Path) -> None:
         axes.set_yticks(range(len(COMPARED)), COMPARED, fontsize=9)
         axes.set_title(f"{turns} turns", loc="left", fontsize=10.5, color=INK)
     figure.suptitle(
-        "Area under the accuracy curve at each method's best rates; bold: none is better",
-        color=INK,
-        fontsize=12,
+        "Area under the accuracy curve at the best rates; bold: none is better", color=INK
     )
     save(figure, path)
 
@@ -219,12 +218,16 @@ def draw_rates(found: Found, path: Path) -> None:
             areas = sorted((each["actor_lr"], np.mean(each["auc"])) for each in tried)
             axes.plot(*zip(*areas, strict=True), "o-", ms=3, lw=1.3, color=color, label=arm)
         axes.set_xscale("log")
+        axes.set_xticks([0.005, 0.02, 0.08], [".005", ".02", ".08"], minor=False)
+        axes.minorticks_off()
         axes.set_title(task, loc="left", fontsize=10.5, color=INK)
         axes.set_xlabel("learning rate of the policy", color=MUTED)
         axes.grid(color=GRID, lw=0.8)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("area", color=MUTED)
-    figure.axes[-1].legend(fontsize=8, edgecolor=GRID, loc="upper left", bbox_to_anchor=(1, 1))
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+    figure.axes[-1].legend(lines, names, fontsize=8, edgecolor=GRID, **place)
     save(figure, path)
 
 
@@ -261,6 +264,8 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     if not tokens and not gradients:
         return
     contrasts = {name: contrasts_of(tokens, asked) for name, asked in STUDIES.items()}
+    # They are of fixed policies, so that those of another day stay.
+    gradients = gradients or json.loads((RESULTS / "method.json").read_text())["gradients"]
     result = {**about, "tokens": tokens, "contrasts": contrasts, "gradients": gradients}
     write_result(RESULTS / "method.json", result)
     images = ROOT / "docs" / "images"
