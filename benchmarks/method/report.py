@@ -226,8 +226,9 @@ def draw_rates(found: Found, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("area", color=MUTED)
     lines, names = figure.axes[0].get_legend_handles_labels()
-    place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-    figure.axes[-1].legend(lines, names, fontsize=8, edgecolor=GRID, **place)
+    legend = figure.axes[-1].legend(lines, names, fontsize=8, loc="upper left")
+    legend.set_bbox_to_anchor((1, 1))
+    legend.get_frame().set_edgecolor(GRID)
     save(figure, path)
 
 
