@@ -8,6 +8,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+MOST_MS = 200_000
+"""Milliseconds that it may take on a busy machine."""
+
+
 @pytest.fixture
 def browser():
     """Chromium of this machine, headless; one per test, as it brings a running event loop."""
@@ -16,6 +20,8 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=MOST_MS
+        )
         yield opened
         opened.close()

@@ -177,6 +177,7 @@ def address(tmp_path):
 
 def test_in_the_browser_a_person_plays_three_moves_and_the_expert_goes_on(address, browser):
     page = browser.new_page()
+    page.set_default_timeout(200_000)
     wrong = []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
