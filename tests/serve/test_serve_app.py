@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -144,6 +145,34 @@ def test_requests_are_answered_together_as_they_are_alone(server, ask) -> None:
     policy._decode = decode
     assert [together[i] for i in range(4)] == alone
     assert max(widths) > 1
+
+
+def test_64_clients_get_their_answers_when_others_hang_up(server) -> None:
+    """A third of the clients give up at once; the others' answers stay, and no place is lost."""
+    url = f"{server[0].base_url}/chat/completions"
+
+    async def one(client: httpx.AsyncClient, number: int, hangs_up: bool) -> str | None:
+        body = ASKED | {"messages": [user(f"Where to? {number}")]}
+        try:
+            reply = await client.post(url, json=body, timeout=0.03 if hangs_up else 200)
+        except httpx.TimeoutException:
+            return None
+        return reply.json()["choices"][0]["message"]["content"]
+
+    async def together(hang_up: int) -> list[str | None]:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=64)) as client:
+            clients = (one(client, number, number % 3 < hang_up) for number in range(64))
+            return list(await asyncio.gather(*clients))
+
+    calm, hurried = (asyncio.run(together(hang_up)) for hang_up in (0, 1))
+    assert None not in calm and None in hurried
+    assert all(found in (None, expected) for found, expected in zip(hurried, calm, strict=True))
+    assert not any(found is None for found in hurried[1::3] + hurried[2::3])
+    for _ in range(500):
+        if not server[1]._pending:
+            break
+        time.sleep(0.02)
+    assert server[1]._pending == 0 and asyncio.run(together(0)) == calm
 
 
 def test_an_answer_ends_before_a_stop_text(ask) -> None:
