@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.method import arms, gradients, lab, learner
 from benchmarks.method.curriculum import Levels
-from benchmarks.method.report import measures
+from benchmarks.method.report import LAST, measures
 from vagen.storage import write_whole
 
 SEEDS = range(16)
@@ -114,7 +114,7 @@ def tokens(
         "critic_lr": best.critic_lr,
         "tuning": tuning,
         **measures(trained.accuracy.tolist()),
-        "final_entropy": trained.entropy[:, -10:].mean(1).tolist(),
+        "final_entropy": trained.entropy[:, -LAST:].mean(1).tolist(),
         "curve": [round(value, 4) for value in trained.accuracy.mean(0).tolist()],
     }
 

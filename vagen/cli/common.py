@@ -100,6 +100,12 @@ def run_named(model: str) -> Path | None:
     return _run_here(model)
 
 
+def model_path(spec: str) -> str:
+    """Path of a specification's weights; a run's are its newest policy."""
+    run_dir = run_named(spec)
+    return spec if run_dir is None else str(Run.open(run_dir).newest_policy())
+
+
 def _run_here(name: str) -> Path | None:
     """The folder of a run of this machine, given as a path, or as a name; also of a sweep's."""
     outputs = Path(InfraConfig().output_dir)

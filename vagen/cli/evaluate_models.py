@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.common import command, run_named
+from vagen.cli.common import command, model_path
 from vagen.cli.main import UsageError
 from vagen.config.yaml_io import read_yaml
 from vagen.experiment.load import load_infra
@@ -59,7 +59,7 @@ def evaluate_models(options: Namespace) -> None:
         folder = Path(infra.output_dir) / layout.EVALUATIONS / f"{found.name}-{stamp}"
     try:
         evaluated = evaluate(
-            found, infra, folder, _model_path, rerun_failed=options.rerun == "failed"
+            found, infra, folder, model_path, rerun_failed=options.rerun == "failed"
         )
         try:
             record(evaluated, found, infra)
@@ -105,14 +105,6 @@ def _source(options: Namespace, target: Path) -> Path | dict[str, Any]:
         if given:
             raise UsageError(f"{target} says what is evaluated: put {name} into the file")
     return target / _OPTIONS if target.is_dir() else target
-
-
-def _model_path(spec: str) -> str:
-    """Path of a specification's weights; a run's are its newest policy."""
-    from vagen.run.run import Run
-
-    run_dir = run_named(spec)
-    return spec if run_dir is None else str(Run.open(run_dir).newest_policy())
 
 
 def _print(lines: list[dict[str, str]]) -> None:

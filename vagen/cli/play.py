@@ -5,7 +5,7 @@ import webbrowser
 from argparse import Namespace
 from pathlib import Path
 
-from vagen.cli.common import run_named
+from vagen.cli.common import model_path, run_named
 from vagen.cli.view import has_display
 from vagen.config import ExperimentConfig
 from vagen.config.layers import Layers, parse_override
@@ -13,7 +13,6 @@ from vagen.envs.registry import ENVIRONMENTS
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.play import Game, agent_named, experiment_of
 from vagen.run import layout
-from vagen.run.run import Run
 
 FOLDER = "played"
 """Folder of saved episodes, under the output folder."""
@@ -25,10 +24,8 @@ def play(options: Namespace) -> None:
     run = None if target in ENVIRONMENTS else run_named(target)
     game = Game(_experiment(options, target, run), options.env, options.split)
     name = options.agent or ("expert" if run is None else target)
-    policy = run_named(name)
-    source = name if policy is None else str(Run.open(policy).newest_policy())
     infra = load_infra(options.infra, options.infra_overrides)
-    agent = agent_named(source, game, infra)
+    agent = agent_named(model_path(name), game, infra)
     outputs = Path(infra.output_dir) / FOLDER
     if options.terminal:
         from vagen.play.terminal import play_here

@@ -5,7 +5,6 @@ carries the key that the page was given.
 """
 
 import asyncio
-import base64
 import secrets
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, Field
 
 from vagen.clients import EndpointError, NoAnswerError
+from vagen.envs.images import png_url
 from vagen.envs.parsing import SectionName
 from vagen.play.agents import Agent
 from vagen.play.game import Game, GameError, Shown
@@ -57,7 +57,7 @@ def game_app(game: Game, agent: Agent, agent_name: str, outputs: Path) -> FastAP
             raise HTTPException(403, "this page is of another game: load it again")
 
     def seen(shown: Shown) -> dict[str, Any]:
-        frames = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in shown.frames]
+        frames = [png_url(png) for png in shown.frames]
         return {**asdict(shown), "frames": frames, "whole": game.finished is not None}
 
     @app.get("/")

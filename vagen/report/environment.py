@@ -3,7 +3,6 @@
 Everything that an environment wrote is set as text only, and the page loads nothing.
 """
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from vagen.envs import ContractError
 from vagen.envs.base import AgentEnv, Observation, State
 from vagen.envs.check_form import FormEpisode, play, reset
-from vagen.envs.images import png_bytes
+from vagen.envs.images import png_bytes, png_url
 from vagen.report.viewer import asset, csp_hash, template
 from vagen.rollout.scripted import play_scripted
 from vagen.rollout.types import Trajectory
@@ -222,5 +221,4 @@ def _turns(portrait: Portrait) -> list[dict[str, Any]]:
 
 def _pictures(shown: Observation) -> list[str]:
     """Frames as addresses that hold them."""
-    pngs = (base64.b64encode(png_bytes(frame)).decode() for frame in shown["images"])
-    return [f"data:image/png;base64,{png}" for png in pngs]
+    return [png_url(png_bytes(frame)) for frame in shown["images"]]
