@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from PIL.Image import Image
 
@@ -25,10 +25,10 @@ from vagen.envs.registry import get_environment
 from vagen.evaluation.transcript import Transcript, without_token_limits
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.play import make_runner
+from vagen.rollout.play import make_environment, make_runner
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Generation, Sampling, Status, Trajectory
-from vagen.service import LocalEnv
+from vagen.service import AsyncEnv, environments_of
 
 TURNS = 30
 """Most turns of an environment that is played by its name."""
@@ -41,7 +41,7 @@ class Asked:
     messages: list[dict[str, Any]]
     """The conversation as the model reads it: `role`, and `content` as in `Transcript.messages`."""
     sampling: Sampling
-    env: LocalEnv
+    env: AsyncEnv
 
 
 @dataclass(slots=True)
@@ -166,15 +166,7 @@ class Game:
         await self.close()
         self._now = self.finished = None
         self._asked, self._given = asyncio.Queue(), asyncio.Queue()
-        env = _Watched(make(self.spec.env_name, self.spec.env_config, split=self.split), self._saw)
         self.shown = Shown(level, 0, "", [], "")
-        runner = make_runner(
-            self.config,
-            policy=_Waiting(self, env),
-            processor=Transcript(),
-            sampling=self.config.actor_rollout_ref.rollout.val_kwargs,
-        )
-        self._images = runner.images
         name = f"{self.split}-{self.config_id}-{level}"
         spec = EpisodeSpec(
             trajectory_id=name,
@@ -185,6 +177,15 @@ class Game:
             level_seed=level,
             sampling_seed=level,
         )
+        made = await make_environment(self.config, spec, self.split, environments_of(None))
+        env = cast(AsyncEnv, _Watched(made, self._saw))
+        runner = make_runner(
+            self.config,
+            policy=_Waiting(self, env),
+            processor=Transcript(),
+            sampling=self.config.actor_rollout_ref.rollout.val_kwargs,
+        )
+        self._images = runner.images
 
         async def episode() -> Trajectory:
             try:
@@ -210,11 +211,10 @@ class Game:
         """
         if self.finished is None:
             raise GameError("the episode has not ended: only whole episodes are saved")
-        frames = {name: self._images[name] for name in self.finished.frames}
         players = {step.by for step in self.shown.steps} if self.shown else set()
         batch = TrajectoryBatch(
             trajectories=[self.finished],
-            images=frames,
+            images={name: self._images[name] for name in self.finished.frames},
             policy_version=", ".join(sorted(players)),
             config_digest=config_digest(self.config),
             kind="evaluation",
@@ -290,20 +290,22 @@ class GameError(ValueError):
     """It cannot be done now."""
 
 
-class _Watched(LocalEnv):
-    """An environment that tells what it shows."""
+class _Watched:
+    """An environment that tells what it shows, wherever it runs."""
 
-    def __init__(self, env: AgentEnv, saw: Callable[..., None]) -> None:
-        super().__init__(env)
-        self._saw = saw
+    def __init__(self, env: AsyncEnv, saw: Callable[..., None]) -> None:
+        self._env, self._saw = env, saw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
 
     async def reset(self, **given: Any) -> Any:
-        observation, info = await super().reset(**given)
+        observation, info = await self._env.reset(**given)
         self._saw(observation, info, None)
         return observation, info
 
     async def step(self, response: str) -> Any:
-        found = await super().step(response)
+        found = await self._env.step(response)
         self._saw(found[0], found[-1], response)
         return found
 
@@ -311,7 +313,7 @@ class _Watched(LocalEnv):
 class _Waiting:
     """A policy that waits for an answer."""
 
-    def __init__(self, game: Game, env: LocalEnv) -> None:
+    def __init__(self, game: Game, env: AsyncEnv) -> None:
         self.game, self.env = game, env
 
     async def generate(
