@@ -132,6 +132,10 @@ class Kube:
         """Merges fields into an object (JSON merge patch, RFC 7386)."""
         return self._json("PATCH", resource, name, body=body)
 
+    def replace(self, resource: Resource, name: str, body: Object) -> Object:
+        """Replaces an object; `body` has the resource version that was read."""
+        return self._json("PUT", resource, name, {"fieldValidation": "Strict"}, body)
+
     def delete(
         self,
         resource: Resource,
