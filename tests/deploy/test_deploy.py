@@ -59,19 +59,20 @@ def test_worse_than_the_one_before_it_is_rolled_back(
     own = read_results(registered.evaluation("final"))["by_level"]
     assert sum(own.values()) < 10, "else none is better by more than chance"
     config = cluster.place.write_kubeconfig(tmp_path)
-    monkeypatch.setenv("KUBECONFIG", str(config))
+    location = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+    monkeypatch.setattr(location, str(config))
     kube = cluster.place.kube
+    client, own_id = open_client(mlflow), (registered.path / layout.MLFLOW_RUN).read_text().strip()
+    other = client.create_run(client.get_run(own_id).info.experiment_id)
     best = register_model(
         Path(registered.newest_policy()),
         agent.model,
-        (registered.path / layout.MLFLOW_RUN).read_text().strip(),
+        other.info.run_id,
         uri=mlflow,
         results=dict.fromkeys(own, 1.0),
         examples=[],
-        tags={"other": "run"},
         alias="deployed",
     )
-    client = open_client(mlflow)
     client.set_registered_model_alias(agent.model, "deployed", best.version)
     selector = {"vagen.dev/agent": "agent-test", "vagen.dev/agent-version": "0"}
     labels = {"vagen.dev/agent": "agent-test"}
