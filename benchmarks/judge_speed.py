@@ -32,7 +32,7 @@ from machine import describe_machine
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import AnswerCache, CascadeJudge, ChatClient, RuleJudge
-from vagen.judge.calibration import TextKind, Writer, writer_of
+from vagen.judge.calibration import ClaimWriter, TextKind, writer_of
 from vagen.judge.calibration.samples import Sample, sample_statements
 from vagen.judge.calibration.writer import sample_scenes
 from vagen.judge.scoring import judge_of, statements
@@ -80,7 +80,7 @@ def speed(env_name: str, count: int, seconds: float) -> dict[str, float]:
     }
 
 
-def _writer(env_name: str) -> type[Writer]:
+def _writer(env_name: str) -> type[ClaimWriter]:
     writer = writer_of(env_name)
     assert writer is not None
     return writer

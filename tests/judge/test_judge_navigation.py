@@ -155,7 +155,7 @@ def test_no_attack_is_paid(detail):
     assert writer_class
     writer = writer_class(config)
     texts = attacks(writer.plain(STATE), writer.plain(UNSEEN), "sofa")
-    texts |= writer.attacks(STATE, UNSEEN)
+    texts |= writer._attacks(STATE, UNSEEN)
     texts["list/every way"] = " . ".join(f"blue sofa is {way} at 2.5 m" for way in DIRECTIONS)
     texts["list/every kind"] = " . ".join(f"{kind} is not in view" for kind in ("sofa", "bed"))
     paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0]}

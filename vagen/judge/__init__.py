@@ -9,7 +9,7 @@ from vagen.config.judge_options import JudgeConfig
 from vagen.judge.base import Judge
 from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
-from vagen.judge.llm import ChatClient, LLMBackend, LLMJudge
+from vagen.judge.llm import ChatClient, LLMJudge
 from vagen.judge.rule_judge import RuleJudge, Rules, rules_for
 
 __all__ = [
@@ -30,7 +30,7 @@ def make_judge(
     *,
     rules: Mapping[str, Rules],
     prompts: Mapping[str, str] | None = None,
-    client: LLMBackend | None = None,
+    client: ChatClient | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
     """Creates the judge of a configuration.

@@ -20,7 +20,7 @@ from vagen.judge import (
     make_judge,
     rules_for,
 )
-from vagen.judge.llm import ChatClient, LLMBackend
+from vagen.judge.llm import ChatClient
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -82,7 +82,7 @@ class Scorer:
         second = judge.model_copy(update={"type": judge.second.type})
         enabled = judge.use_state_reward
         compares = enabled and judge.second.fraction > 0
-        self._clients: list[LLMBackend] = []
+        self._clients: list[ChatClient] = []
         self.cache: AnswerCache | None = None
         """Cache of answers, if there is a language model."""
         self._folder, self._share = cache, share
@@ -201,7 +201,7 @@ class Scorer:
                 self.cache = AnswerCache(self._folder)
         return {name: self._judge(judge, name, client) for name in self.config.envs}
 
-    def _judge(self, judge: JudgeConfig, config_id: str, client: LLMBackend | None) -> Judge:
+    def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
         spec = self.config.envs[config_id]
         return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
 
@@ -217,7 +217,7 @@ def judge_of(
     env_name: str,
     env_config: dict[str, Any],
     *,
-    client: LLMBackend | None = None,
+    client: ChatClient | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
     """A judge of one environment with its rules and prompt.

@@ -17,9 +17,8 @@ from vagen.config.base import ConfigError
 from vagen.envs.base import State
 from vagen.envs.claims import Claim
 from vagen.envs.config import EnvConfig
-from vagen.envs.registry import get_environment
 from vagen.judge.base import SECTIONS
-from vagen.judge.calibration.claims import ClaimWriter, claim_writer
+from vagen.judge.calibration.claims import ClaimWriter, writer_of
 from vagen.judge.calibration.writer import Text
 
 Half = Literal["train", "held_out"]
@@ -106,16 +105,14 @@ def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "typ
     Raises:
         ConfigError: There are no frames for the environment.
     """
-    env = get_environment(env_name).load()
-    own = frames.environments.get(env_name)
-    if own is None:
+    own, plain = frames.environments.get(env_name), writer_of(env_name)
+    if own is None or plain is None:
         raise ConfigError(
             f"the file has no frames for {env_name}, but for {', '.join(frames.environments)}"
         )
-    plain = claim_writer(env_name, env)
     natural = tuple(each for each in plain.env_configs if "prompt_format" not in each)
     parts = {"env_configs": natural, "frames": frames, "own": own, "half": half}
-    return type(f"{env.__name__}Frames", (FrameWriter, plain), parts)
+    return type(f"{plain.env.__name__}Frames", (FrameWriter, plain), parts)
 
 
 class FrameWriter(ClaimWriter):
@@ -154,30 +151,12 @@ class FrameWriter(ClaimWriter):
         ]
         wording, frame, section = hacks[number % len(hacks)]
         section = section or rng.choice(SECTIONS)
-        said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
-        return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
+        truth, lie = (self._in_a_sentence(rng, section, each) for each in (state, other))
+        return Text(frame.format(truth=truth, lie=lie), wording, section)
 
     def _text(self, rng: Random, claims: list[Claim]) -> Text:
         section: ClaimSection = rng.choice(SECTIONS)
         known = self.half == "train" or rng.random() < KNOWN
-        text = self._phrase(rng, claims, section, known=known)
-        return Text(text, f"{'known' if known else 'new'} words", section)
-
-    def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
-        """A correct text, in the controlled language or in frames."""
-        if rng.random() < 0.5:
-            return self.plain(state)
-        said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
-        return COMMA.join(said)
-
-    def _phrase(
-        self,
-        rng: Random,
-        claims: list[Claim],
-        section: ClaimSection,
-        *,
-        known: bool,
-    ) -> str:
         clauses = self._clauses(rng, claims, section, known=known)
         if rng.random() < FILLED:
             filler = rng.choice(self.own.fillers.of(self.half))
@@ -189,15 +168,18 @@ class FrameWriter(ClaimWriter):
             text = rng.choice(self.frames.openings[section].of(self.half)) + text
         if rng.random() < CLOSED:
             text += rng.choice(self.frames.closings.of(self.half))
-        return f"{text[0].upper()}{text[1:]}."
+        wording = f"{'known' if known else 'new'} words"
+        return Text(f"{text[0].upper()}{text[1:]}.", wording, section)
+
+    def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
+        """A correct text, in the controlled language or in frames."""
+        if rng.random() < 0.5:
+            return self.plain(state)
+        said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
+        return COMMA.join(said)
 
     def _clauses(
-        self,
-        rng: Random,
-        claims: Iterable[Claim],
-        section: str,
-        *,
-        known: bool,
+        self, rng: Random, claims: Iterable[Claim], section: str, *, known: bool
     ) -> list[str]:
         """Clauses in random order."""
         frames: dict[str, list[str]] = {}

@@ -89,29 +89,7 @@ class Calibration:
         return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
 
 
-def measure(
-    judges: Judge | Sequence[Judge],
-    env_name: str,
-    samples: Sequence[Sample],
-    *,
-    information_texts: int = 500,
-    information_states: int = 12,
-) -> Calibration:
-    """Synchronous `measure_async`; one judge may serve all configurations."""
-    if not isinstance(judges, Sequence):
-        judges = [judges] * (1 + max((sample.scene.variant for sample in samples), default=0))
-    return asyncio.run(
-        measure_async(
-            judges,
-            env_name,
-            samples,
-            information_texts=information_texts,
-            information_states=information_states,
-        )
-    )
-
-
-async def measure_async(
+async def measure(
     judges: Sequence[Judge],
     env_name: str,
     samples: Sequence[Sample],
@@ -138,10 +116,7 @@ async def measure_async(
     )
     seconds = time.perf_counter() - start
     spent = {name: n - before.get(name, 0) for name, n in usage().items()}
-    judged = [
-        Judged(sample, score, flags)
-        for sample, (score, flags) in zip(samples, verdicts, strict=True)
-    ]
+    judged = [Judged(each, *found) for each, found in zip(samples, verdicts, strict=True)]
     judged = await _informed(judges, env_name, judged, information_texts, information_states)
     chance = await _chance(judges, env_name, samples, information_texts)
     return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **spent})

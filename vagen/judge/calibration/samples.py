@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 from vagen.envs import parse_env_config
-from vagen.judge.calibration.writer import Scene, Text, TextKind, Writer, sample_scenes
+from vagen.judge.calibration.claims import ClaimWriter
+from vagen.judge.calibration.writer import Scene, Text, TextKind, sample_scenes
 
 SHARES = {
     TextKind.TRUE: 0.4,
@@ -34,7 +35,7 @@ class Sample:
 
 
 def sample_statements(
-    writer_class: type[Writer], env_configs: Sequence[dict[str, Any]], count: int, seed: int
+    writer_class: type[ClaimWriter], env_configs: Sequence[dict[str, Any]], count: int, seed: int
 ) -> list[Sample]:
     """Statements about states of an environment, of all kinds, in random order.
 
@@ -64,7 +65,7 @@ def sample_statements(
 
 
 def _write(
-    writer: Writer, kind: TextKind, number: int, scene: Scene, pool: list[Scene], rng: Random
+    writer: ClaimWriter, kind: TextKind, number: int, scene: Scene, pool: list[Scene], rng: Random
 ) -> Text | None:
     state = scene.state
     match kind:

@@ -21,7 +21,7 @@ from vagen.envs.base import State
 from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
-from vagen.judge.llm.client import ChatClient, LLMBackend, Question
+from vagen.judge.llm.client import ChatClient, Question
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
     AnswerT,
@@ -61,7 +61,7 @@ class LLMJudge:
 
     def __init__(
         self,
-        client: LLMBackend,
+        client: ChatClient,
         *,
         rules: Mapping[str, Rules],
         prompts: Mapping[str, str] | None = None,
