@@ -19,16 +19,10 @@ class JudgeUnavailable(ValueError):
 
 
 class Judge(Protocol):
-    """Scores one turn; never raises because of the model's text."""
+    """Scores turns of one environment; never raises because of the model's text."""
 
     async def score(
-        self,
-        *,
-        env_name: str,
-        observation: str | None,
-        prediction: str | None,
-        state: State,
-        next_state: State,
+        self, observation: str | None, prediction: str | None, state: State, next_state: State
     ) -> Verdict:
         """Scores `observation` against `state` and `prediction` against `next_state`."""
         ...

@@ -74,8 +74,7 @@ def deduct(
             others = repeated = ()
             if compares:
                 others = _scores_elsewhere(reader, batch, stated, judge.information.states, seed)
-                rules = reader.rules(batch[0].env_name)
-                words = rules.vocabulary if rules else frozenset()
+                words = reader.rules.vocabulary if reader.rules else frozenset()
                 repeated = _repeated(stated, others, words, judge.repetition.similarity)
             for each, fits, share in zip(stated, others, repeated, strict=False):
                 unread += fits is None
@@ -143,8 +142,7 @@ def _scores_elsewhere(
     All texts use one sample of states, each without those of its own episode, so that repeated
     texts are compared only once.
     """
-    env_name = batch[0].env_name
-    rules = reader.rules(env_name)
+    rules = reader.rules
     if rules is None:
         return [None] * len(stated)
     section = stated[0].section
@@ -164,7 +162,7 @@ def _scores_elsewhere(
     found: list[NDArray[np.float64] | None] = []
     for each in stated:
         if each.text not in known:
-            known[each.text] = reader.scores(env_name, each.text, truths)
+            known[each.text] = reader.scores(each.text, truths)
         scores = known[each.text]
         if scores is not None:
             scores = scores[episodes != each.turn.trajectory_id]

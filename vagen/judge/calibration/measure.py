@@ -112,35 +112,30 @@ async def measure(
     before = dict(usage())
     start = time.perf_counter()
     verdicts = await asyncio.gather(
-        *(_score(judges, env_name, sample, sample.scene.state) for sample in samples)
+        *(_score(judges, sample, sample.scene.state) for sample in samples)
     )
     seconds = time.perf_counter() - start
     spent = {name: n - before.get(name, 0) for name, n in usage().items()}
     judged = [Judged(each, *found) for each, found in zip(samples, verdicts, strict=True)]
-    judged = await _informed(judges, env_name, judged, information_texts, information_states)
-    chance = await _chance(judges, env_name, samples, information_texts)
+    judged = await _informed(judges, judged, information_texts, information_states)
+    chance = await _chance(judges, samples, information_texts)
     return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **spent})
 
 
 async def _score(
-    judges: Sequence[Judge], env_name: str, sample: Sample, state: Any
+    judges: Sequence[Judge], sample: Sample, state: Any
 ) -> tuple[float | None, tuple[str, ...]]:
     """Scores a text, a prediction as if the state were the next one; 0 if not understood."""
     observed = sample.section == "observation"
-    verdict = await judges[sample.scene.variant].score(
-        env_name=env_name,
-        observation=sample.text if observed else None,
-        prediction=None if observed else sample.text,
-        state=state,
-        next_state=state,
-    )
+    texts = (sample.text, None) if observed else (None, sample.text)
+    verdict = await judges[sample.scene.variant].score(*texts, state, state)
     score = verdict.observation if observed else verdict.prediction
     unread = f"{sample.section}:not_understood" in verdict.flags
     return 0.0 if unread else score, verdict.flags
 
 
 async def _informed(
-    judges: Sequence[Judge], env_name: str, judged: list[Judged], texts: int, states: int
+    judges: Sequence[Judge], judged: list[Judged], texts: int, states: int
 ) -> list[Judged]:
     """Adds information scores to the first `texts` statements of each applicable kind."""
     rng, done = Random("information"), Counter[TextKind]()
@@ -162,18 +157,14 @@ async def _informed(
             for scene in rng.sample(scenes, min(4 * states, len(scenes)))
             if scene.seed != own.seed and scene.variant == own.variant
         ][:states]
-        others = await asyncio.gather(
-            *(_score(judges, env_name, each.sample, scene.state) for scene in pool)
-        )
+        others = await asyncio.gather(*(_score(judges, each.sample, scene.state) for scene in pool))
         scores = [score for score, _ in others if score is not None]
         information = each.score - float(np.mean(scores)) if scores else None
         result.append(Judged(each.sample, each.score, each.flags, information))
     return result
 
 
-async def _chance(
-    judges: Sequence[Judge], env_name: str, samples: Sequence[Sample], count: int
-) -> float:
+async def _chance(judges: Sequence[Judge], samples: Sequence[Sample], count: int) -> float:
     """Mean score of correct descriptions of states in other episodes of the same variant."""
     rng = Random("chance")
     true = [sample for sample in samples if sample.kind is TextKind.TRUE][: max(count, 200)]
@@ -182,7 +173,7 @@ async def _chance(
         scene = rng.choice(true).scene
         if scene.variant != sample.scene.variant or scene.seed == sample.scene.seed:
             continue
-        score, _ = await _score(judges, env_name, sample, scene.state)
+        score, _ = await _score(judges, sample, scene.state)
         scores += [] if score is None else [score]
     return float(np.mean(scores)) if scores else 0.0
 
