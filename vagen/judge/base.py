@@ -31,10 +31,6 @@ class Judge(Protocol):
 def cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
     """Cohen's kappa of two judges' verdicts on the same statements (Cohen 1960).
 
-    Args:
-        first: Whether the first judge accepted each statement.
-        second: Whether the second judge accepted it.
-
     Returns:
         1 for perfect agreement, 0 for agreement at chance level. None if chance agreement is
             perfect (both judges always gave the same verdict), or there are no statements.

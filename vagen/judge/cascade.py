@@ -1,9 +1,8 @@
 """Judges by the gate, then by rules, then by a language model if the rules cannot decide."""
 
-from typing import Any
+from dataclasses import dataclass
 
 from vagen.envs.base import State
-from vagen.judge.llm.client import ChatClient
 from vagen.judge.llm.llm_judge import LLMJudge, SectionVerdict
 from vagen.judge.rule_judge import RuleJudge
 
@@ -11,6 +10,7 @@ _UNREAD = frozenset({"no_entity"})
 """Flags of the rules for missing content, which may be in text that they did not understand."""
 
 
+@dataclass(eq=False, kw_only=True)
 class CascadeJudge(LLMJudge):
     """Asks the language model only where rules cannot decide.
 
@@ -19,17 +19,12 @@ class CascadeJudge(LLMJudge):
     model always decides.
     """
 
-    def __init__(
-        self, reader: RuleJudge, client: ChatClient, env_name: str, **options: Any
-    ) -> None:
-        """Combines the rules of `reader` with a model; `options` are those of `LLMJudge`."""
-        super().__init__(client, env_name, reader.rules, **options)
-        self.reader = reader
+    reader: RuleJudge
+    """A judge with the same rules."""
 
     async def score_section(self, section: str, text: str, state: State) -> SectionVerdict:
         """Scores one text with the first judge that can."""
-        rules = self.reader.rules
-        if rules is None:
+        if (rules := self.rules) is None:
             return await super().score_section(section, text, state)
         reading = self.reader.read(text)
         if reading.rejected:

@@ -50,14 +50,7 @@ def deduct(
     *,
     seed: int,
 ) -> dict[str, float]:
-    """Writes deductions into each verdict (`deducted`); returns metrics.
-
-    Args:
-        judge: The `judge` section with `information` and `repetition`.
-        readers: Rule judges by environment id.
-        trajectories: A judged batch.
-        seed: Seed of the sample of states.
-    """
+    """Writes deductions into each verdict (`deducted`); returns metrics."""
     compares = judge.information.enable or judge.repetition.enable
     if not compares and not judge.repetition.top_k:
         return {}
@@ -201,11 +194,6 @@ def clusters(
     A text belongs to a cluster if its numbers and vocabulary words are the same as those of the
     cluster's first text, in order, and the other words of both have a Jaccard index of at least
     `similarity`, ignoring case, punctuation and order.
-
-    Args:
-        texts: Any texts.
-        vocabulary: Words of state descriptions (`Rules.vocabulary`).
-        similarity: From 0 to 1.
     """
     leaders: dict[tuple[str, ...], list[tuple[frozenset[str], int]]] = {}
     known: dict[str, int] = {}

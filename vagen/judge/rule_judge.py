@@ -129,16 +129,12 @@ class Rules:
 
 
 def rules_for(env_name: str, env_config: EnvConfig | None = None) -> Rules | None:
-    """The rules of an environment with its options; None if it declares no claims.
-
-    Args:
-        env_name: Name of the environment.
-        env_config: Its options; None for the defaults.
-    """
+    """The rules of an environment with its options; None if it declares no claims."""
     env = get_environment(env_name).load()
     return Rules(env, env_config) if env.claims else None
 
 
+@dataclass(eq=False)
 class RuleJudge:
     """Scores state descriptions by the rules of their environment.
 
@@ -147,29 +143,19 @@ class RuleJudge:
     differs from 0. Readings of texts are cached.
     """
 
-    def __init__(
-        self,
-        rules: Rules | None,
-        *,
-        max_tokens: int = 200,
-        prompt: str | None = None,
-        cache_size: int = 16_384,
-        gate: bool = True,
-    ) -> None:
-        """Creates a judge.
+    rules: Rules | None
+    """Rules of the environment; None if it has none."""
+    prompt: str | None = None
+    """The system prompt, to reject copied text."""
+    gate: bool = True
+    """False rejects nothing and scores recall only (`judge.gate`)."""
+    max_tokens: int = 200
+    """Maximum words and marks of a text."""
+    cache_size: int = 16_384
+    """Maximum number of cached readings."""
 
-        Args:
-            rules: Rules of the environment; None if it has none.
-            max_tokens: Maximum words and marks of a text.
-            prompt: The system prompt, to reject copied text.
-            cache_size: Maximum number of cached readings.
-            gate: False rejects nothing and scores recall only (`judge.gate`).
-        """
-        self.rules = rules
-        self._max_tokens = max_tokens
-        self._prompt = prompt
-        self._gate = gate
-        self._read = lru_cache(maxsize=cache_size)(self._read_text)
+    def __post_init__(self) -> None:
+        self._read = lru_cache(maxsize=self.cache_size)(self._read_text)
 
     async def score(
         self, observation: str | None, prediction: str | None, state: State, next_state: State
@@ -196,7 +182,7 @@ class RuleJudge:
             if (
                 observation is not None
                 and not reasons
-                and self._gate
+                and self.gate
                 and same_words(observation, prediction)
                 and rules.has_changed(self._read(prediction).content, rules.truth(state), truth)
             ):
@@ -211,20 +197,20 @@ class RuleJudge:
             None if the text is not understood.
         """
         reading = self.read(text)
-        if self._gate and not reading.understood and not reading.flags:
+        if self.gate and not reading.understood and not reading.flags:
             return None
         return np.array([self._compare(reading, truth)[0] for truth in truths])
 
     def read(self, text: str) -> Reading:
         """The reading of a text by the rules; with the reasons in `flags` if it is `rejected`."""
-        if is_far_too_long(text, self._max_tokens):
+        if is_far_too_long(text, self.max_tokens):
             return Reading((), ("too_long",), rejected=True)
         return self._read(text)
 
     def _compare(self, reading: Reading, truth: Claims) -> tuple[float | None, tuple[str, ...]]:
         """Score and flags; no score if the text is not understood."""
         assert self.rules is not None
-        if not self._gate:
+        if not self.gate:
             return self.rules.recall(reading.content, truth), ()
         if reading.flags:
             return 0.0, reading.flags
@@ -235,11 +221,11 @@ class RuleJudge:
     def _read_text(self, text: str) -> Reading:
         assert self.rules is not None
         flags: tuple[str, ...] = ()
-        if self._gate:
+        if self.gate:
             flags = text_flags(
                 text,
-                max_tokens=self._max_tokens,
-                prompt=self._prompt,
+                max_tokens=self.max_tokens,
+                prompt=self.prompt,
                 vocabulary=self.rules.vocabulary,
             )
         return Reading((), flags, rejected=True) if flags else self.rules.read(text)

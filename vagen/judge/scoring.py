@@ -222,15 +222,7 @@ def judge_of(
     client: ChatClient | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
-    """A judge of one environment with its rules and prompt.
-
-    Args:
-        judge: The experiment's `judge` section.
-        env_name: Name of the environment.
-        env_config: Its options.
-        client: Client of the language model, if needed.
-        cache: Cache of answers; None disables it.
-    """
+    """A judge of one environment with its rules and prompt, and a `client` if it is a model."""
     options = parse_env_config(env_name, env_config)
     env = environments_of().open(env_name, env_config)
     prompt = env.system_prompt() if options.prompt_detail == "full" else None
@@ -242,7 +234,7 @@ def judge_of(
     assert client is not None, "a language model needs a client"
     if judge.type == "llm":
         return LLMJudge(client, env_name, rules, prompt=prompt, cache=cache)
-    return CascadeJudge(reader, client, env_name, prompt=prompt, cache=cache)
+    return CascadeJudge(client, env_name, rules, prompt=prompt, cache=cache, reader=reader)
 
 
 def set_rewards(

@@ -10,10 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from vagen.config.base import ConfigError
+from vagen.config.base import ConfigError, Section
+from vagen.config.errors import validate
+from vagen.config.yaml_io import read_yaml
 from vagen.envs.base import State
 from vagen.envs.claims import Claim
 from vagen.envs.config import EnvConfig
@@ -31,11 +30,7 @@ OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
 words of the training half."""
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Halves(_Data):
+class Halves(Section):
     """Frames of one kind in both halves."""
 
     train: tuple[str, ...]
@@ -53,7 +48,7 @@ class Hack(Halves):
     """The section where they do so; None for both."""
 
 
-class Words(_Data):
+class Words(Section):
     """Words for the values of some fields, joined by spaces."""
 
     of: tuple[str, ...]
@@ -61,7 +56,7 @@ class Words(_Data):
     held_out: dict[str, tuple[str, ...]]
 
 
-class EnvironmentFrames(_Data):
+class EnvironmentFrames(Section):
     """Frames of one environment."""
 
     words: dict[str, Words]
@@ -72,7 +67,7 @@ class EnvironmentFrames(_Data):
     """Frames by a claim's name, by `2 ` and the name for two equal claims, or by a whole phrase."""
 
 
-class Frames(_Data):
+class Frames(Section):
     """Content of a file of frames."""
 
     openings: dict[Literal["observation", "prediction"], Halves]
@@ -87,16 +82,8 @@ def load_frames(path: Path) -> Frames:
     Raises:
         ConfigError: There is no such file, or its format is wrong.
     """
-    try:
-        return Frames.model_validate(yaml.safe_load(path.read_text()))
-    except OSError:
-        raise ConfigError(f"there is no file of frames {path}") from None
-    except yaml.YAMLError:
-        raise ConfigError(f"{path} is no YAML file") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: `{place}`: {first['msg'].lower()}") from None
+    document = read_yaml(path)
+    return validate(Frames, document.tree, document.places.get)
 
 
 def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "type[FrameWriter]":

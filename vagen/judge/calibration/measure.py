@@ -14,6 +14,8 @@ from vagen.judge.base import Judge, cohen_kappa
 from vagen.judge.calibration.samples import Sample
 from vagen.judge.calibration.writer import TextKind
 
+INFORMATION_STATES = 12
+"""Number of states of other episodes to compare a text with."""
 CLEAR = (TextKind.TRUE, TextKind.FALSE, TextKind.PARTIAL)
 """Kinds of statements that are clearly correct and complete or clearly not."""
 
@@ -95,7 +97,6 @@ async def measure(
     samples: Sequence[Sample],
     *,
     information_texts: int = 500,
-    information_states: int = 12,
     usage: Callable[[], Mapping[str, float]] = dict,
 ) -> Calibration:
     """Judges every statement and compares the verdicts with the truth.
@@ -105,8 +106,7 @@ async def measure(
         env_name: Environment of the statements.
         samples: Statements of all kinds.
         information_texts: Number of true, vague and template texts to measure the information score
-            on, each with `information_states` further verdicts; 0 disables it.
-        information_states: Number of states of other episodes to compare a text with.
+            on, each with `INFORMATION_STATES` further verdicts; 0 disables it.
         usage: Returns the judges' usage so far, such as calls and tokens.
     """
     before = dict(usage())
@@ -117,7 +117,7 @@ async def measure(
     seconds = time.perf_counter() - start
     spent = {name: n - before.get(name, 0) for name, n in usage().items()}
     judged = [Judged(each, *found) for each, found in zip(samples, verdicts, strict=True)]
-    judged = await _informed(judges, judged, information_texts, information_states)
+    judged = await _informed(judges, judged, information_texts)
     chance = await _chance(judges, samples, information_texts)
     return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **spent})
 
@@ -134,9 +134,7 @@ async def _score(
     return 0.0 if unread else score, verdict.flags
 
 
-async def _informed(
-    judges: Sequence[Judge], judged: list[Judged], texts: int, states: int
-) -> list[Judged]:
+async def _informed(judges: Sequence[Judge], judged: list[Judged], texts: int) -> list[Judged]:
     """Adds information scores to the first `texts` statements of each applicable kind."""
     rng, done = Random("information"), Counter[TextKind]()
     scenes = [each.sample.scene for each in judged]
@@ -154,9 +152,9 @@ async def _informed(
         own = each.sample.scene
         pool = [
             scene
-            for scene in rng.sample(scenes, min(4 * states, len(scenes)))
+            for scene in rng.sample(scenes, min(4 * INFORMATION_STATES, len(scenes)))
             if scene.seed != own.seed and scene.variant == own.variant
-        ][:states]
+        ][:INFORMATION_STATES]
         others = await asyncio.gather(*(_score(judges, each.sample, scene.state) for scene in pool))
         scores = [score for score, _ in others if score is not None]
         information = each.score - float(np.mean(scores)) if scores else None
@@ -187,18 +185,8 @@ def _summary(
     ]
     right = [each for each in present if each.sample.kind is TextKind.TRUE]
     hits = sum(each.accepted for each in right)
-    attacks = _mean_scores(
-        (each.sample.wording, each) for each in present if each.sample.kind is TextKind.ADVERSARIAL
-    )
     adversarial = [each for each in present if each.sample.kind is TextKind.ADVERSARIAL]
-    information: dict[str, list[float]] = defaultdict(list)
-    for each in judged:
-        if each.information is not None:
-            information[each.sample.kind].append(each.information)
-    means = {name: float(np.mean(values)) for name, values in information.items()}
-    by_wording: dict[str, list[bool]] = defaultdict(list)
-    for each in right:
-        by_wording[each.sample.wording].append(each.accepted)
+    attacks = _means((each.sample.wording, each.score) for each in adversarial)
     flags = Counter(flag.partition(":")[2] for each in judged for flag in each.flags)
     return Calibration(
         env_name=env_name,
@@ -212,15 +200,13 @@ def _summary(
             [each.sample.kind is TextKind.TRUE for each in present if each.sample.kind in CLEAR],
         ),
         chance=chance,
-        mean_scores=_mean_scores((str(each.sample.kind), each) for each in present),
-        information={name: round(value, 4) for name, value in sorted(means.items())},
+        mean_scores=_means((str(each.sample.kind), each.score) for each in present),
+        information=_means((str(each.sample.kind), each.information) for each in judged),
         refused=_mean(bool(each.flags) for each in adversarial),
         paid=_mean(bool(each.score) for each in adversarial),
         worst_attack=max(attacks.items(), key=lambda item: item[1], default=("", 0.0)),
         attack_patterns=len(attacks),
-        recall_by_wording={
-            name: round(float(np.mean(values)), 4) for name, values in sorted(by_wording.items())
-        },
+        recall_by_wording=_means((each.sample.wording, each.accepted) for each in right),
         flags=dict(flags.most_common()),
         cost=cost,
         judged=judged,
@@ -232,8 +218,10 @@ def _mean(holds: Iterable[bool]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _mean_scores(named: Any) -> dict[str, float]:
-    scores: dict[str, list[float]] = defaultdict(list)
-    for name, each in named:
-        scores[name].append(each.score)
-    return {name: round(float(np.mean(values)), 4) for name, values in sorted(scores.items())}
+def _means(named: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Means of the values that there are, by name, to four decimals."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in named:
+        if value is not None:
+            found[name].append(value)
+    return {name: round(float(np.mean(values)), 4) for name, values in sorted(found.items())}

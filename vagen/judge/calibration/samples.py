@@ -37,14 +37,7 @@ class Sample:
 def sample_statements(
     writer_class: type[ClaimWriter], env_configs: Sequence[dict[str, Any]], count: int, seed: int
 ) -> list[Sample]:
-    """Statements about states of an environment, of all kinds, in random order.
-
-    Args:
-        writer_class: Writer of the environment.
-        env_configs: Variants of the environment.
-        count: Number of statements.
-        seed: Seed of states and texts.
-    """
+    """Statements about states of an environment, of all kinds, in random order."""
     rng = Random(f"statements {seed}")
     name = writer_class.env_name
     writers = [writer_class(parse_env_config(name, env_config)) for env_config in env_configs]

@@ -52,6 +52,7 @@ class SectionVerdict:
     """The reading of the text, if any."""
 
 
+@dataclass(eq=False)
 class LLMJudge:
     """Scores state descriptions with a language model, except for texts that the gate rejects.
 
@@ -59,32 +60,17 @@ class LLMJudge:
     cached. A missing answer gives an absent score with the reason, and is not cached.
     """
 
-    def __init__(
-        self,
-        client: ChatClient,
-        env_name: str,
-        rules: Rules | None,
-        *,
-        prompt: str | None = None,
-        cache: AnswerCache | None = None,
-        max_tokens: int = 200,
-    ) -> None:
-        """Creates a judge.
-
-        Args:
-            client: The language model.
-            env_name: Name of the environment.
-            rules: Its rules, which know the truth of a state; None if it has none.
-            prompt: Its system prompt, to reject copied text.
-            cache: Cache of answers; None disables it.
-            max_tokens: Maximum words and marks of a text.
-        """
-        self.client = client
-        self._env_name, self._rules = env_name, rules
-        self._prompt = prompt
-        self._cache = cache
-        self._max_tokens = max_tokens
-        self._under_way: dict[str, asyncio.Task[Any]] = {}
+    client: ChatClient
+    env_name: str
+    rules: Rules | None
+    """Rules of the environment, which know the truth of a state; None if it has none."""
+    prompt: str | None = None
+    """Its system prompt, to reject copied text."""
+    cache: AnswerCache | None = None
+    """Cache of answers; None disables it."""
+    max_tokens: int = 200
+    """Maximum words and marks of a text."""
+    _under_way: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
 
     async def score(
         self, observation: str | None, prediction: str | None, state: State, next_state: State
@@ -130,9 +116,9 @@ class LLMJudge:
         """
         flags = text_flags(
             text,
-            max_tokens=self._max_tokens,
-            prompt=self._prompt,
-            vocabulary=self._rules.vocabulary if self._rules else frozenset(),
+            max_tokens=self.max_tokens,
+            prompt=self.prompt,
+            vocabulary=self.rules.vocabulary if self.rules else frozenset(),
         )
         if flags:
             return SectionVerdict(0.0, flags, decided_by="gate")
@@ -143,8 +129,8 @@ class LLMJudge:
         text = normalized(text)
         tense = "current" if section == SECTIONS[0] else "next"
         try:
-            if self._rules is not None:
-                return await self._claims(Role(f"{tense}_extractor"), self._rules, text, state)
+            if self.rules is not None:
+                return await self._claims(Role(f"{tense}_extractor"), self.rules, text, state)
             return await self._verify(Role(f"{tense}_verifier"), text, state)
         except NoAnswerError as error:
             return SectionVerdict(None, absent=error.reason)
@@ -155,7 +141,7 @@ class LLMJudge:
         It is wrong if what it describes has changed. If the text was not read, it is wrong if
         anything has changed that the truth depends on.
         """
-        rules = self._rules
+        rules = self.rules
         if rules is None:
             before, after = (json.dumps(each, sort_keys=True) for each in (state, next_state))
             return before != after
@@ -179,7 +165,7 @@ class LLMJudge:
     async def _verify(self, role: Role, text: str, state: State) -> SectionVerdict:
         truth = json.dumps(state, sort_keys=True)
         key = content_key(
-            environment=self._env_name, role=role, text=text, state=truth, **self._who()
+            environment=self.env_name, role=role, text=text, state=truth, **self._who()
         )
         question = verifier(role, text, truth)
         answer, source = await self._answer(key, question, Verification, read_verification)
@@ -204,19 +190,19 @@ class LLMJudge:
 
     def _kept(self, key: str, kind: type[AnswerT]) -> AnswerT | None:
         """The cached answer; deletes an invalid one."""
-        value = self._cache.get(key) if self._cache is not None else None
-        if self._cache is None or value is None:
+        value = self.cache.get(key) if self.cache is not None else None
+        if self.cache is None or value is None:
             return None
         try:
             return kind.model_validate(value)
         except ValidationError:
-            self._cache.drop(key)
+            self.cache.drop(key)
             return None
 
     async def _fetch(self, key: str, question: Question, read: Callable[[str], AnswerT]) -> AnswerT:
         answer = await self.client.ask(question, read)
-        if self._cache is not None:
-            self._cache.put(key, answer.model_dump(mode="json"))
+        if self.cache is not None:
+            self.cache.put(key, answer.model_dump(mode="json"))
         return answer
 
     def _who(self) -> dict[str, Any]:
