@@ -32,7 +32,7 @@ from machine import describe_machine
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import AnswerCache, CascadeJudge, ChatClient, RuleJudge
-from vagen.judge.calibration import TextKind, Writer, writer_of
+from vagen.judge.calibration import ClaimWriter, TextKind, writer_of
 from vagen.judge.calibration.samples import Sample, sample_statements
 from vagen.judge.calibration.writer import sample_scenes
 from vagen.judge.scoring import judge_of, statements
@@ -80,7 +80,7 @@ def speed(env_name: str, count: int, seconds: float) -> dict[str, float]:
     }
 
 
-def _writer(env_name: str) -> type[Writer]:
+def _writer(env_name: str) -> type[ClaimWriter]:
     writer = writer_of(env_name)
     assert writer is not None
     return writer
@@ -102,7 +102,7 @@ def _cold(env_name: str, config: dict[str, Any], samples: list[Sample]) -> float
     texts = {sample.text: sample for sample in samples}.values()
     start = time.process_time()
     for sample in texts:
-        _score(judge, env_name, sample)
+        _score(judge, sample)
     return 2 * len(texts) / (time.process_time() - start)
 
 
@@ -110,24 +110,18 @@ def _warm(env_name: str, config: dict[str, Any], samples: list[Sample], seconds:
     judge = judge_of(JudgeConfig(), env_name, config)
     assert isinstance(judge, RuleJudge)
     for sample in samples:
-        _score(judge, env_name, sample)
+        _score(judge, sample)
     done, start = 0, time.process_time()
     while time.process_time() - start < seconds:
         for sample in samples:
-            _score(judge, env_name, sample)
+            _score(judge, sample)
         done += 2 * len(samples)
     return done / (time.process_time() - start)
 
 
-def _score(judge: RuleJudge, env_name: str, sample: Sample) -> None:
+def _score(judge: RuleJudge, sample: Sample) -> None:
     state = sample.scene.state
-    judge.score_sync(
-        env_name=env_name,
-        observation=sample.text,
-        prediction=sample.text,
-        state=state,
-        next_state=state,
-    )
+    judge.score_sync(sample.text, sample.text, state, state)
 
 
 def _median(values: list[float]) -> float:
@@ -169,13 +163,7 @@ async def calls(env_name: str, count: int) -> dict[str, float]:
             client = CountingClient()
             judge = cascade(env_name, config, client, cache)
             for sample in samples:
-                await judge.score(
-                    env_name=env_name,
-                    observation=sample.text,
-                    prediction=None,
-                    state=sample.scene.state,
-                    next_state=sample.scene.state,
-                )
+                await judge.score(sample.text, None, sample.scene.state, sample.scene.state)
             spent.append(client.calls)
         cache.close()
     first, again = spent
@@ -203,13 +191,7 @@ async def rollout_calls(folders: list[Path]) -> dict[str, dict[str, float]]:
                 for turn in statements(trajectory):
                     said = turn.parsed.observation, turn.parsed.prediction
                     texts[name] += sum(text is not None for text in said)
-                    await judges[name].score(
-                        env_name=name,
-                        observation=said[0],
-                        prediction=said[1],
-                        state=turn.state,
-                        next_state=turn.next_state,
-                    )
+                    await judges[name].score(*said, turn.state, turn.next_state)
         cache.close()
     return {
         name: {

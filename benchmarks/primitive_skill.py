@@ -33,7 +33,7 @@ def expert(task: str, seeds: int) -> dict[str, Any]:
     env = envs.make("PrimitiveSkill", {"task": task, **OPTIONS}, "test")
     rules = rules_for("PrimitiveSkill", env.config)
     assert rules is not None
-    judge = RuleJudge({"PrimitiveSkill": rules})
+    judge = RuleJudge(rules)
     scores, successes, primitives, spent = [], [], 0, 0.0
     for seed in range(seeds):
         _, info = env.reset(seed=seed)
@@ -45,12 +45,9 @@ def expert(task: str, seeds: int) -> dict[str, Any]:
             spent += time.process_time() - start
             over = terminated or truncated
             primitives += len(info["parsed"]["actions"])
+            parsed = info["parsed"]
             verdict = judge.score_sync(
-                env_name="PrimitiveSkill",
-                observation=info["parsed"]["observation"],
-                prediction=info["parsed"]["prediction"],
-                state=before,
-                next_state=info["state"],
+                parsed["observation"], parsed["prediction"], before, info["state"]
             )
             scores.append((verdict.observation, verdict.prediction))
         successes.append(info["success"])

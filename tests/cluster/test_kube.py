@@ -103,13 +103,11 @@ def test_selectors_select(namespace, kube) -> None:
 
 def test_a_deletion_with_conditions(namespace, kube) -> None:
     made = kube.create(CONFIG_MAPS, config_map("a"))
-    version = made["metadata"]["resourceVersion"]
     kube.patch(CONFIG_MAPS, "a", {"data": {"key": "value"}})
     with pytest.raises(ApiError) as caught:
-        kube.delete(CONFIG_MAPS, "a", resource_version=version)
+        kube.delete(CONFIG_MAPS, "a", read=made)
     assert caught.value.status == 409
-    assert kube.delete(CONFIG_MAPS, "a", uid=made["metadata"]["uid"])
-    assert not kube.delete(CONFIG_MAPS, "a")
+    assert kube.delete(CONFIG_MAPS, "a", read=kube.get(CONFIG_MAPS, "a"))
 
 
 def test_a_log_that_is_not_there_is_empty(namespace, kube) -> None:

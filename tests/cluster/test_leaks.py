@@ -94,7 +94,7 @@ def test_gc_says_what_it_cannot_date_and_what_is_going(namespace, kube, manifest
     assert "is no time: 'tomorrow'" in str(undated)
     await_raycluster(kube, "lake", pending_deadline=5)
     namespace.operator.grace_rounds = 10**6
-    kube.delete(RAYCLUSTERS, "lake", foreground=True)
+    kube.delete(RAYCLUSTERS, "lake")
     (going,) = gc(kube)
     assert "is being deleted since" in str(going)
     assert not going.removed

@@ -1,5 +1,6 @@
 """Random states and statements about them, written without the judge's own code."""
 
+import functools
 import json
 from random import Random
 
@@ -18,14 +19,12 @@ LAKE = {
 SUFFIXES = {"language": "", "structured": "_structured", "symbolic": "_symbolic"}
 
 
-def grid_judge(form: str = "language", cache_size: int = 16_384, **options) -> RuleJudge:
-    """A judge of both grid games as their prompts dictate a form; `options` are FrozenLake's."""
+@functools.cache
+def grid_judge(name: str, form: str = "language", **options) -> RuleJudge:
+    """A judge of a grid game as its prompt dictates a form."""
     prompt_format = f"grounding_worldmodeling{SUFFIXES[form]}"
-    found = {
-        name: rules_for(name, parse_env_config(name, {"prompt_format": prompt_format, **more}))
-        for name, more in (("FrozenLake", options), ("Sokoban", {}))
-    }
-    return RuleJudge(found, cache_size=cache_size)
+    config = parse_env_config(name, {"prompt_format": prompt_format, **options})
+    return RuleJudge(rules_for(name, config))
 
 
 def frozenlake_state(rng: Random, size: int = 4) -> dict:

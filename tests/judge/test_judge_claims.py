@@ -140,14 +140,7 @@ def test_the_written_environment_has_it_all(corridor):
         "env_config: {length: 12}}}\nrollout_manager: {max_turns: 20, turn_reward_budget: 3}\n"
     )
     config = load_experiment(path)
-    judge = RuleJudge({NAME: rules_for(NAME)})
-    verdict = judge.score_sync(
-        env_name=NAME,
-        observation="door is left",
-        prediction="door is left",
-        state=LEFT,
-        next_state=RIGHT,
-    )
+    verdict = RuleJudge(rules_for(NAME)).score_sync("door is left", "door is left", LEFT, RIGHT)
     assert (verdict.observation, verdict.prediction) == (1.0, 0.0)
     (found,) = audit(config, environments_of(), levels=4)
     assert found.rows[0].success == 1.0 and not found.problems
@@ -170,8 +163,8 @@ def test_a_language_model_extracts_the_same_claims_and_must_quote(corridor, monk
                     base_url=server.base_url, model=MODEL, api_key_env="JUDGE_KEY", retries=0
                 )
                 client = ChatClient(options)
-                judge = LLMJudge(client, rules={NAME: rules_for(NAME)})
-                found = await judge.score_section("observation", NAME, text, state)
+                judge = LLMJudge(client, NAME, rules_for(NAME))
+                found = await judge.score_section("observation", text, state)
                 await client.close()
                 return found
 

@@ -43,7 +43,7 @@ def test_true_statements_of_the_expert_get_full_marks(
     moves = {"expert_actions_per_turn": 3} if name in GRIDS and detail == "brief" else {}
     form = f"grounding_worldmodeling{notation}"
     env = made(name, prompt_format=form, prompt_detail=detail, **moves)
-    judge = RuleJudge({name: rules_for(name, env.config)}, prompts={name: env.system_prompt()})
+    judge = RuleJudge(rules_for(name, env.config), prompt=env.system_prompt())
     for seed in range(5):
         _, info = env.reset(seed=seed)
         over = False
@@ -51,13 +51,8 @@ def test_true_statements_of_the_expert_get_full_marks(
             state = info["state"]
             *_, terminated, truncated, info = env.step(env.expert_response())
             over, parsed = terminated or truncated, info["parsed"]
-            verdict = judge.score_sync(
-                env_name=name,
-                observation=parsed["observation"],
-                prediction=parsed["prediction"],
-                state=state,
-                next_state=info["state"],
-            )
+            texts = parsed["observation"], parsed["prediction"]
+            verdict = judge.score_sync(*texts, state, info["state"])
             if name in GRIDS or name == "Navigation":
                 assert verdict == Verdict(1.0, 1.0)
                 continue

@@ -91,11 +91,11 @@ def test_command_line_measures_on_frames(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        (lambda data: data.pop("hacks"), [], "`hacks`: field required"),
-        (lambda data: data["closings"].update(test=[]), [], "`closings.test`: extra inputs"),
+        (lambda data: data.pop("hacks"), [], "`hacks` is missing"),
+        (lambda data: data["closings"].update(test=[]), [], "unknown key `closings.test`"),
         (lambda data: data["environments"].pop("Sokoban"), [], "has no frames for Sokoban, but"),
         (lambda data: data["environments"]["Sokoban"]["claims"].pop("box"), [], "claim `box`"),
-        (lambda data: None, ["--texts", "no.yaml"], "there is no file of frames no.yaml"),
+        (lambda data: None, ["--texts", "no.yaml"], "no.yaml cannot be read"),
     ],
 )
 def test_what_is_no_file_of_frames_is_refused(

@@ -29,15 +29,14 @@ DRAWING = "_ O _ _\nO P _ _\n_ _ _ _\n_ _ G _"
 
 def read(text, form="language", env_name="FrozenLake", **options):
     """Claims, or None for a text that is not understood."""
-    reading = grid_judge(form, **options).rules(env_name).read(text)
+    reading = grid_judge(env_name, form, **options).rules.read(text)
     return list(reading.content) if reading.understood else None
 
 
 def scored(text, form="language", state=LAKE, **options):
     """Its score, or None for a text that is not understood."""
-    judge, name = grid_judge(form, **options), state["env_name"]
-    rules = judge.rules(name)
-    scores = judge.scores(name, text, [rules.truth(state)])
+    judge = grid_judge(state["env_name"], form, **options)
+    scores = judge.scores(text, [judge.rules.truth(state)])
     return None if scores is None else scores[0]
 
 

@@ -76,22 +76,11 @@ def judge_all(
     async def run() -> tuple[list[Verdict], ChatClient]:
         client = ChatClient(config)
         kept = AnswerCache(cache) if cache else None
-        judge = LLMJudge(client, rules=RULES, cache=kept)
+        judge = LLMJudge(client, env_name, RULES.get(env_name), cache=kept)
         if deadline is not None:
             DEADLINE.set(asyncio.get_running_loop().time() + deadline)
         try:
-            verdicts = await asyncio.gather(
-                *(
-                    judge.score(
-                        env_name=env_name,
-                        observation=observation,
-                        prediction=prediction,
-                        state=state,
-                        next_state=next_state,
-                    )
-                    for observation, prediction, state, next_state in statements
-                )
-            )
+            verdicts = await asyncio.gather(*(judge.score(*statement) for statement in statements))
         finally:
             await client.close()
             if kept:
@@ -160,15 +149,9 @@ def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) 
         config = options(server, timeout=3.0)
         verdicts, client = judge_all(config, said, cache=tmp_path)
         asked = list(server.asked)
-        rule = RuleJudge(RULES)
+        rule = RuleJudge(RULES["FrozenLake"])
         for (text, _, state, _), verdict in zip(said, verdicts, strict=True):
-            expected = rule.score_sync(
-                env_name="FrozenLake",
-                observation=text,
-                prediction=None,
-                state=state,
-                next_state=state,
-            )
+            expected = rule.score_sync(text, None, state, state)
             assert verdict.observation == expected.observation, "in order, and right"
             assert not verdict.absent
         assert len(server.endings) == 7, "every fault was injected"
@@ -254,13 +237,13 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
 
     async def run() -> None:
         client = ChatClient(options(server, concurrency=4, retries=3))
-        judge = LLMJudge(client, rules=RULES)
+        judge = LLMJudge(client, "FrozenLake", RULES["FrozenLake"])
         text = "the target is below and right"
-        first = asyncio.create_task(judge.ask("observation", "FrozenLake", text, LAKE))
+        first = asyncio.create_task(judge.ask("observation", text, LAKE))
         while not client.usage.failures["rate_limited"]:
             await asyncio.sleep(0.005)
         server.behaviour.fault_share = 0.0
-        await asyncio.gather(first, judge.ask("prediction", "FrozenLake", text, LAKE))
+        await asyncio.gather(first, judge.ask("prediction", text, LAKE))
         await client.close()
 
     asyncio.run(run())
@@ -412,17 +395,9 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
 
     async def run() -> tuple[list[Verdict], ChatClient, int]:
         client = ChatClient(config)
-        judge = LLMJudge(client, rules=RULES)
+        judge = LLMJudge(client, "Room", None)
         tasks = [
-            asyncio.create_task(
-                judge.score(
-                    env_name="Room",
-                    observation="the bed is left",
-                    prediction=None,
-                    state=ROOM | {"n": i},
-                    next_state=ROOM,
-                )
-            )
+            asyncio.create_task(judge.score("the bed is left", None, ROOM | {"n": i}, ROOM))
             for i in range(30)
         ]
         while client.client.breaker.openings < 3:

@@ -34,13 +34,11 @@ SOFA, RED = "blue sofa is ahead-left at 2.5 m", "red chair is ahead at 1.5 m"
 def judge_of(detail):
     env = envs.make("Navigation", {"prompt_detail": detail})
     rules = rules_for("Navigation", env.config)
-    return RuleJudge({"Navigation": rules}, prompts={"Navigation": env.system_prompt()})
+    return RuleJudge(rules, prompt=env.system_prompt())
 
 
 def score(text, state=STATE, detail="brief"):
-    verdict = judge_of(detail).score_sync(
-        env_name="Navigation", observation=text, prediction=None, state=state, next_state=state
-    )
+    verdict = judge_of(detail).score_sync(text, None, state, state)
     return verdict.observation, [flag.removeprefix("observation:") for flag in verdict.flags]
 
 
@@ -142,9 +140,7 @@ def test_a_prediction_must_not_repeat_an_observation_that_no_longer_holds():
         Pose(0.0, 0.5, 0), [Sighting("sofa", "blue", -1.4, 2.0, True, is_target=True)]
     )
     for after, flags in ((nearer, ("prediction:copied_observation",)), (STATE, ())):
-        verdict = judge_of("brief").score_sync(
-            env_name="Navigation", observation=SOFA, prediction=SOFA, state=STATE, next_state=after
-        )
+        verdict = judge_of("brief").score_sync(SOFA, SOFA, STATE, after)
         assert verdict.observation == 1.0 and verdict.flags == flags
 
 
@@ -155,7 +151,7 @@ def test_no_attack_is_paid(detail):
     assert writer_class
     writer = writer_class(config)
     texts = attacks(writer.plain(STATE), writer.plain(UNSEEN), "sofa")
-    texts |= writer.attacks(STATE, UNSEEN)
+    texts |= writer._attacks(STATE, UNSEEN)
     texts["list/every way"] = " . ".join(f"blue sofa is {way} at 2.5 m" for way in DIRECTIONS)
     texts["list/every kind"] = " . ".join(f"{kind} is not in view" for kind in ("sofa", "bed"))
     paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0]}

@@ -29,14 +29,11 @@ RED, GREEN = "red cube at (-70, -40, 20)", "green cube at (60, 110, 20)"
 @pytest.fixture(scope="module")
 def judge():
     prompt = envs.make("PrimitiveSkill", {}).system_prompt()
-    rules = {"PrimitiveSkill": rules_for("PrimitiveSkill")}
-    return RuleJudge(rules, prompts={"PrimitiveSkill": prompt})
+    return RuleJudge(rules_for("PrimitiveSkill"), prompt=prompt)
 
 
 def score(judge, text, state=STATE):
-    verdict = judge.score_sync(
-        env_name="PrimitiveSkill", observation=text, prediction=None, state=state, next_state=state
-    )
+    verdict = judge.score_sync(text, None, state, state)
     return verdict.observation, [flag.removeprefix("observation:") for flag in verdict.flags]
 
 
@@ -133,11 +130,5 @@ def test_a_copied_observation_is_refused_where_something_moved(judge):
     trembled = {**STATE, "objects": {**STATE["objects"], "red cube": [-69, -40, 21]}}
     copied = ("prediction:copied_observation",)
     for after, flags in ((moved, copied), (trembled, ()), (STATE, ())):
-        verdict = judge.score_sync(
-            env_name="PrimitiveSkill",
-            observation=text,
-            prediction=text,
-            state=STATE,
-            next_state=after,
-        )
+        verdict = judge.score_sync(text, text, STATE, after)
         assert verdict.observation == 1.0 and verdict.flags == flags

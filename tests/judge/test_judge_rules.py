@@ -21,7 +21,8 @@ from judge_samples import (
 
 from vagen.config.schema import JudgeConfig
 from vagen.envs import make
-from vagen.judge import Judge, RuleJudge, make_judge, rules_for
+from vagen.judge import RuleJudge, rules_for
+from vagen.judge.scoring import judge_of
 from vagen.rollout.types import Verdict
 
 ROOM = {
@@ -39,13 +40,11 @@ SALAD_WORDS = "target is and , . above below left right same row column unstated
 def target_judge(**options: Any) -> RuleJudge:
     """Texts speak of the target alone."""
     config = make("FrozenLake", {"state_objects": "target"}).config
-    return RuleJudge({"FrozenLake": rules_for("FrozenLake", config)}, **options)
+    return RuleJudge(rules_for("FrozenLake", config), **options)
 
 
 def observe(judge: RuleJudge, text: str | None, state: dict) -> Verdict:
-    return judge.score_sync(
-        env_name=state["env_name"], observation=text, prediction=None, state=state, next_state=state
-    )
+    return judge.score_sync(text, None, state, state)
 
 
 def test_absent_sections_have_no_score() -> None:
@@ -53,25 +52,14 @@ def test_absent_sections_have_no_score() -> None:
 
 
 def test_environment_without_rules_has_no_score() -> None:
-    verdict = target_judge().score_sync(
-        env_name="SVG", observation="a", prediction="b", state={}, next_state={}
-    )
-    assert verdict == Verdict(None, None)
+    assert RuleJudge(rules_for("SVG")).score_sync("a", "b", {}, {}) == Verdict(None, None)
 
 
 def test_configured_judge_scores_prediction_against_next_state() -> None:
-    judge: Judge = make_judge(JudgeConfig(), rules={"FrozenLake": rules_for("FrozenLake")})
+    judge = judge_of(JudgeConfig(), "FrozenLake", {})
     lake = {**LAKE, "holes": []}
     below, moved_state = TRUE_OF_LAKE, {**lake, "player": [3, 1]}
-    verdict = asyncio.run(
-        judge.score(
-            env_name="FrozenLake",
-            observation=below,
-            prediction="target is same row and right",
-            state=lake,
-            next_state=moved_state,
-        )
-    )
+    verdict = asyncio.run(judge.score(below, "target is same row and right", lake, moved_state))
     assert verdict == Verdict(1.0, 1.0)
 
 
@@ -121,16 +109,16 @@ def test_without_a_gate_a_list_of_every_place_is_paid_in_full() -> None:
 
 
 def test_lists_of_places_are_refused() -> None:
-    judge = grid_judge()
     for text, state in (
         ("target is below and right . " + "hole is above and left . " * 5, LAKE),
         ("box is below and same column . box is above and left", ROOM),
     ):
-        assert observe(judge, text, state) == Verdict(0.0, None, ("observation:listing",))
+        verdict = observe(grid_judge(state["env_name"]), text, state)
+        assert verdict == Verdict(0.0, None, ("observation:listing",))
 
 
 def test_box_and_target_are_needed_in_sokoban() -> None:
-    judge = grid_judge()
+    judge = grid_judge("Sokoban")
     assert observe(judge, "box is below and same column", ROOM) == Verdict(0.0, None)
     both = "box is below and same column . target is same row and right"
     assert observe(judge, both, ROOM) == Verdict(1.0, None)
@@ -142,8 +130,8 @@ def test_text_copied_from_the_prompt_is_refused_but_not_its_vocabulary() -> None
         "target is below and right . hole is above and left . hole is same row and right"
     )
     config = make("FrozenLake", {}).config
-    rules = {"FrozenLake": rules_for("FrozenLake", config)}
-    judge = RuleJudge(rules, prompts={"FrozenLake": prompt})
+    rules = rules_for("FrozenLake", config)
+    judge = RuleJudge(rules, prompt=prompt)
     copied = "target is below and right. walk carefully across frozen water until something opens"
     assert observe(judge, copied, LAKE).flags == ("observation:copied_prompt",)
     assert observe(RuleJudge(rules), copied, LAKE).flags == ("observation:not_understood",)
@@ -152,13 +140,7 @@ def test_text_copied_from_the_prompt_is_refused_but_not_its_vocabulary() -> None
 
 
 def predict_same(judge: RuleJudge, text: str, state: dict, next_state: dict) -> Verdict:
-    return judge.score_sync(
-        env_name=state["env_name"],
-        observation=text,
-        prediction=text.upper() + " .",
-        state=state,
-        next_state=next_state,
-    )
+    return judge.score_sync(text, text.upper() + " .", state, next_state)
 
 
 def test_prediction_that_repeats_the_observation() -> None:
@@ -174,13 +156,8 @@ def test_prediction_that_repeats_the_observation() -> None:
 def test_grids_that_differ_in_marks_only_are_not_the_same_text() -> None:
     before = {**ROOM, "size": [1, 5], "player": [0, 0], "boxes": [[0, 2]], "targets": [[0, 3]]}
     after = {**before, "player": [0, 1]}
-    verdict = grid_judge("symbolic").score_sync(
-        env_name="Sokoban",
-        observation="P # X O _",
-        prediction="# P X O _",
-        state=before,
-        next_state=after,
-    )
+    judge = grid_judge("Sokoban", "symbolic")
+    verdict = judge.score_sync("P # X O _", "# P X O _", before, after)
     assert verdict == Verdict(1.0, 1.0)
 
 
@@ -188,10 +165,11 @@ def test_grids_that_differ_in_marks_only_are_not_the_same_text() -> None:
 def test_true_and_false_statements_are_told_apart(form: str) -> None:
     """Full score taken as `true`: precision at least .98, recall at least .95."""
     rng = Random(7)
-    judge, write = grid_judge(form), WRITERS[form]
+    write = WRITERS[form]
     hits = misses = alarms = 0
     for _ in range(600):
         state = random_state(rng)
+        judge = grid_judge(state["env_name"], form)
         if observe(judge, write(rng, state), state).observation == 1:
             hits += 1
         else:
@@ -238,9 +216,13 @@ def test_search_for_a_text_that_fits_every_state_finds_no_more_than_a_plain_gues
 
 def test_same_verdicts_with_and_without_cache() -> None:
     rng = Random(10)
-    cached, bare, tiny = grid_judge(), grid_judge(cache_size=0), grid_judge(cache_size=2)
+    judges = {
+        name: [RuleJudge(rules_for(name), cache_size=size) for size in (16_384, 0, 2)]
+        for name in ("FrozenLake", "Sokoban")
+    }
     for _ in range(100):
         state, other = random_state(rng), random_state(rng)
+        cached, bare, tiny = judges[state["env_name"]]
         text = rng.choice(list(WRITERS.values()))(rng, other)
         verdict = observe(bare, text, state)
         assert observe(cached, text, state) == observe(tiny, text, state) == verdict
@@ -258,13 +240,8 @@ def test_any_texts_give_a_verdict(
 ) -> None:
     rng = Random(seed)
     state = random_state(rng)
-    verdict = grid_judge(rng.choice(list(WRITERS))).score_sync(
-        env_name=state["env_name"],
-        observation=observation,
-        prediction=prediction,
-        state=state,
-        next_state=moved(rng, state),
-    )
+    judge = grid_judge(state["env_name"], rng.choice(list(WRITERS)))
+    verdict = judge.score_sync(observation, prediction, state, moved(rng, state))
     for section, text in (("observation", observation), ("prediction", prediction)):
         score = getattr(verdict, section)
         if text is None or f"{section}:not_understood" in verdict.flags:

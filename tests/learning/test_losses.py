@@ -1,6 +1,7 @@
 """Policy, value and entropy losses against plain loops, and how micro batches add up."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -172,9 +173,9 @@ def test_at_the_first_step_the_gradient_is_the_policy_gradient(batch):
         assert float(metrics["ratio_mean"]) == float(metrics["ratio_max"]) == 1.0
 
 
-def gradient_of_unit(new, old, advantages, places, low, high):
+def gradient_of_unit(new, old, advantages, places, low, high, product):
     """GSPO-token by hand: [loss, d loss / d logprob] of each place of one unit."""
-    length = len(places)
+    length = 1 if product else len(places)
     ratio = math.exp(math.fsum(float(new[p] - old[p]) for p in places) / length)
     found = {}
     for p in places:
@@ -187,12 +188,12 @@ def gradient_of_unit(new, old, advantages, places, low, high):
 
 @few
 @given(batch=padded(), turns=st.lists(st.integers(0, 2), min_size=20, max_size=20))
-def test_gspo_clips_all_tokens_of_a_row_or_turn_alike(batch, turns):
+def test_all_tokens_of_a_row_or_turn_are_clipped_alike(batch, turns):
     new, old, advantages, mask = batch
     turn = torch.tensor(turns)[: mask.numel()].view(mask.shape)
     rows = torch.arange(len(mask))[:, None].expand(mask.shape)
     cases: list[tuple[LossMode, torch.Tensor | None]]
-    cases = [("gspo", None), ("gspo_turn", 10 * rows + turn)]
+    cases = [("gspo", None), ("gspo_turn", 10 * rows + turn), ("ppo_turn", 10 * rows + turn)]
     for mode, unit_ids in cases:
         logprobs = new.clone().requires_grad_()
         loss, _ = policy_loss(
@@ -212,7 +213,8 @@ def test_gspo_clips_all_tokens_of_a_row_or_turn_alike(batch, turns):
             units.setdefault(unit, []).append((b, t))
         losses, gradient = torch.zeros_like(new), torch.zeros_like(new)
         for places in units.values():
-            by_hand = gradient_of_unit(new, old, advantages, places, 0.1, 0.3)
+            product = mode == "ppo_turn"
+            by_hand = gradient_of_unit(new, old, advantages, places, 0.1, 0.3, product)
             for place, (value, slope) in by_hand.items():
                 losses[place] = value
                 gradient[place] = slope / int(mask.sum())
@@ -220,20 +222,21 @@ def test_gspo_clips_all_tokens_of_a_row_or_turn_alike(batch, turns):
         torch.testing.assert_close(logprobs.grad, gradient, rtol=1e-9, atol=1e-12)
 
 
-def test_gspo_by_hand():
-    """Ratios e^.2 and e^-.1 have the mean e^.05 = 1.051: the clip at 1.04 holds both back."""
+@pytest.mark.parametrize(("mode", "exponent"), [("gspo", 0.05), ("ppo_turn", 0.1)])
+def test_a_unit_s_ratio_by_hand(mode, exponent):
+    """Ratios e^.2 and e^-.1 have the geometric mean e^.05 and the product e^.1, both above 1.04."""
     new, old = torch.tensor([[0.2, -0.1]]).double(), torch.zeros(1, 2).double()
     advantages, mask = torch.ones(1, 2).double(), torch.ones(1, 2)
     loss, metrics = policy_loss(
-        new, old, advantages, mask, loss_mode="gspo", clip_ratio_high=0.04, clip_ratio_low=0.03
+        new, old, advantages, mask, loss_mode=mode, clip_ratio_high=0.04, clip_ratio_low=0.03
     )
     assert float(loss) == pytest.approx(-1.04)
     assert float(metrics["pg_clipfrac"]) == 1.0
-    assert float(metrics["ratio_max"]) == pytest.approx(math.exp(0.05))
+    assert float(metrics["ratio_max"]) == pytest.approx(math.exp(exponent))
     assert float(metrics["ppo_kl"]) == pytest.approx(-0.05)
 
 
-@pytest.mark.parametrize("mode", ["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"])
+@pytest.mark.parametrize("mode", get_args(LossMode))
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_token_that_was_impossible_before_leaves_loss_and_gradient_finite(mode, sign):
     new = torch.tensor([[-0.2, -0.1, -0.3]], requires_grad=True)

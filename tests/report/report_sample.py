@@ -32,21 +32,23 @@ ATTACKS = (
 PIECES = re.compile(r"<\|[a-z_]+\|>|</?[a-z]+>|\w+|\n|[^\w\s]|\s", re.UNICODE)
 
 
-class Vocabulary:
-    """Ids of pieces in order of first use."""
+class Vocabulary(list[str]):
+    """Pieces by id, in order of first use, with a tokenizer's `decode`."""
 
     def __init__(self):
-        self.strings: list[str] = []
         self.index: dict[str, int] = {}
 
     def ids(self, text: str) -> list[int]:
         found = []
         for piece in PIECES.findall(text):
             if piece not in self.index:
-                self.index[piece] = len(self.strings)
-                self.strings.append(piece)
+                self.index[piece] = len(self)
+                self.append(piece)
             found.append(self.index[piece])
         return found
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        return "".join(self[i] for i in ids)
 
 
 def sample_batch(
@@ -128,7 +130,7 @@ def sample_batch(
         kind=kind,
         iteration=12,
     )
-    return batch, vocabulary.strings
+    return batch, vocabulary
 
 
 def sample_history(iterations: int = 40, seed: int = 0, final: float = 0.72) -> list[dict]:

@@ -34,7 +34,7 @@ def test_a_level_can_be_seen_over_the_training(moments, tmp_path):
         batch,
         tmp_path / "levels.html",
         title="Levels",
-        token_strings=strings,
+        tokenizer=strings,
         moments=["warm_start", "final"],
         back="index.html",
     )
@@ -50,7 +50,7 @@ def test_a_level_can_be_seen_over_the_training(moments, tmp_path):
 def test_levels_that_were_gained_and_lost_are_found(moments, tmp_path):
     batch, strings = moments
     path = write_report(
-        batch, tmp_path / "p.html", title="", token_strings=strings, moments=["before", "after"]
+        batch, tmp_path / "p.html", title="", tokenizer=strings, moments=["before", "after"]
     )
     script = """
 const text = require("fs").readFileSync(0, "utf-8");

@@ -69,7 +69,7 @@ def sample():
 def html(sample, tmp_path_factory):
     batch, strings = sample
     path = tmp_path_factory.mktemp("report") / "report.html"
-    return write_report(batch, path, title="Sample", token_strings=strings).read_text("utf-8")
+    return write_report(batch, path, title="Sample", tokenizer=strings).read_text("utf-8")
 
 
 def decode_rows(trajectory: dict) -> list[dict]:
@@ -130,7 +130,7 @@ def test_untrusted_text_cannot_leave_its_place(tmp_path):
     batch.trajectories[0].error = hostile
     batch.trajectories[0].config_id = hostile
     batch.policy_version = hostile[:16]
-    path = write_report(batch, tmp_path / "r.html", title=hostile, token_strings=strings)
+    path = write_report(batch, tmp_path / "r.html", title=hostile, tokenizer=strings)
     html = path.read_text("utf-8")
     page = Page(html)
     assert [attrs.get("id") for attrs in page.find("script")] == ["data", None]
@@ -189,7 +189,7 @@ def test_data_holds_the_whole_batch(sample, html):
 
 def test_frames_and_states_are_stored_once(sample):
     batch, strings = sample
-    data = viewer_payload(batch, text_of=token_text(None, strings), max_frame_bytes=10**9)
+    data = viewer_payload(batch, text_of=token_text(strings), max_frame_bytes=10**9)
     assert len(data["images"]) == len(set(data["images"])) == len(batch.images)
     turns = sum(len(item.turns) for item in batch.trajectories)
     assert len(data["states"]) < 2 * turns
@@ -200,7 +200,7 @@ def test_values_that_are_not_finite_stay_so(sample):
     row = batch.trajectories[0].rows[0]
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4028235e38], np.float32)
     row.columns["advantages"][: len(special)] = special
-    data = viewer_payload(batch, text_of=token_text(None, strings), max_frame_bytes=10**9)
+    data = viewer_payload(batch, text_of=token_text(strings), max_frame_bytes=10**9)
     shown = decode_rows(data["trajectories"][0])[0]["advantages"][: len(special)]
     np.testing.assert_array_equal(shown[:5], special[:5])
     assert np.isfinite(data["scales"]["advantage"]["scale"])
@@ -256,7 +256,7 @@ def test_summaries_are_no_turns():
     for name, card in before.items():
         if name.startswith("judged"):
             assert after[name] == card
-    shown = viewer_payload(batch, text_of=token_text(None, None), max_frame_bytes=0)
+    shown = viewer_payload(batch, text_of=token_text(None), max_frame_bytes=0)
     assert [t["summary"] for t in shown["trajectories"][0]["turns"]][-2:] == [False, True]
 
 
@@ -271,9 +271,7 @@ def test_configs_are_told_apart(tmp_path):
         item.config_id = "other"
     rows = config_rows(batch.trajectories)
     assert [(row.name, row.count) for row in rows] == [("frozenlake", 4), ("other", 2)]
-    page = Page(
-        write_report(batch, tmp_path / "r.html", title="t", token_strings=strings).read_text()
-    )
+    page = Page(write_report(batch, tmp_path / "r.html", title="t", tokenizer=strings).read_text())
     assert len(page.find("table")) == 2
 
 
@@ -289,16 +287,14 @@ def test_token_text_sources():
             assert not skip_special_tokens
             return f"<{ids[0]}>"
 
-    assert token_text(Tokenizer(), None)(7) == "<7>"
-    assert token_text(Tokenizer(), ["a", "b"])(1) == "b"
-    assert token_text(None, {5: "five"})(5) == "five"
-    assert token_text(None, {5: "five"})(6) == token_text(None, None)(6) == "#6"
+    assert token_text(Tokenizer())(7) == "<7>"
+    assert token_text(None)(6) == "#6"
 
 
 def test_missing_frame_is_none(sample):
     batch, strings = sample_batch(1)
     batch.images.clear()
-    data = viewer_payload(batch, text_of=token_text(None, strings), max_frame_bytes=10**9)
+    data = viewer_payload(batch, text_of=token_text(strings), max_frame_bytes=10**9)
     assert data["trajectories"][0]["turns"][0]["images"] == [None]
 
 
@@ -324,7 +320,7 @@ def test_large_frames_are_made_to_fit():
 
 def test_size_of_a_large_evaluation(tmp_path):
     batch, strings = sample_batch(256, max_turns=5)
-    path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
+    path = write_report(batch, tmp_path / "r.html", title="t", tokenizer=strings)
     assert path.stat().st_size < 8_000_000
 
 
@@ -352,7 +348,7 @@ class TestInBrowser:
 
     def test_address_opens_a_view(self, sample, tmp_path, dom):
         batch, strings = sample
-        path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
+        path = write_report(batch, tmp_path / "r.html", title="t", tokenizer=strings)
         shown = dom(path, "t=3&color=advantage&theme=dark")
         body = shown[shown.index('<section id="detail"') : shown.index('id="tooltip"')]
         item = batch.trajectories[3]
@@ -373,7 +369,7 @@ class TestInBrowser:
             replace(whole, row_index=k, loss_mask=whole.loss_mask & (whole.turn_index == k))
             for k in range(len(item.turns))
         ]
-        path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
+        path = write_report(batch, tmp_path / "r.html", title="t", tokenizer=strings)
         body = dom(path, f"t={index}&color=mask").split('<section id="detail"')[1]
         for k in range(len(item.turns)):
             sampled = int((whole.loss_mask & (whole.turn_index == k)).sum())
@@ -383,7 +379,7 @@ class TestInBrowser:
     @pytest.mark.slow
     def test_filter_and_search(self, sample, tmp_path, dom):
         batch, strings = sample
-        path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
+        path = write_report(batch, tmp_path / "r.html", title="t", tokenizer=strings)
         failed = sum(not item.success for item in batch.trajectories)
         assert f"{failed} of 24 trajectories" in dom(path, "filter=failed")
         wanted = batch.trajectories[7].trajectory_id
@@ -392,7 +388,7 @@ class TestInBrowser:
     @pytest.mark.slow
     def test_attacks_do_nothing(self, tmp_path, dom):
         batch, strings = sample_batch(4, attacks=True)
-        path = write_report(batch, tmp_path / "r.html", title="safe", token_strings=strings)
+        path = write_report(batch, tmp_path / "r.html", title="safe", tokenizer=strings)
         for index in range(4):
             shown = dom(path, f"t={index}&color=mask")
             assert "<title>safe</title>" in shown

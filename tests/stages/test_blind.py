@@ -25,13 +25,13 @@ def test_the_build_records_the_best_constant_text(make_run, make_experiment):
     # No sentence of its own is worth more, whatever the level.
     spec = run.experiment.envs["game"]
     reader = judge_of(run.experiment.judge, spec.env_name, spec.env_config)
-    rules = reader.rules("FrozenLake")
+    rules = reader.rules
     env = environments_of().open(spec.env_name, spec.env_config)
     truths = [rules.truth(env.reset(seed=seed)[1]["state"]) for seed in seeds]
     for row in ("above", "same row", "below"):
         for column in ("left", "same column", "right"):
             text = f"target is {row} and {column}"
-            assert reader.scores("FrozenLake", text, truths).mean() < blind.observation + 0.15
+            assert reader.scores(text, truths).mean() < blind.observation + 0.15
     plain = make_run()
     build(plain)
     assert load_levels(plain)[0].blind == NOTHING

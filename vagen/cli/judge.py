@@ -75,7 +75,7 @@ def calibrate_judge(options: Namespace) -> None:
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = write_json(folder, judge, found, seed=options.seed, texts=options.texts)
-    _, page = write_report(folder, title, found)
+    page = write_report(folder, title, found)
     for name, each in found.items():
         kappa, precision = (
             "–" if value is None else f"{value:.4f}" for value in (each.kappa, each.precision)

@@ -47,14 +47,16 @@ def explain_cluster(
     found = [*_kueue(cluster, events), *_refused(cluster, events)]
     for pod in pods:
         found += explain_pod(pod, events)
-    if not found and not pods and not cluster.get("status") and _age(cluster) > NOTICE_SECONDS:
-        found.append(
-            Finding(
-                "KubeRay has not noticed it: is the operator running, and does it watch this "
-                "namespace?"
+    if not found and not pods and not cluster.get("status"):
+        age = datetime.now(UTC) - parse_time(cluster["metadata"]["creationTimestamp"])
+        if age.total_seconds() > NOTICE_SECONDS:
+            found.append(
+                Finding(
+                    "KubeRay has not noticed it: is the operator running, and does it watch this "
+                    "namespace?"
+                )
             )
-        )
-    return _once(found)
+    return list(dict.fromkeys(found))
 
 
 def explain_pod(pod: Object, events: Iterable[Object] = ()) -> list[Finding]:
@@ -62,14 +64,21 @@ def explain_pod(pod: Object, events: Iterable[Object] = ()) -> list[Finding]:
     name = pod["metadata"]["name"]
     status = pod.get("status", {})
     found = [*_unscheduled(name, status), *_ended(name, status)]
-    for container in [
-        *status.get("initContainerStatuses", []),
-        *status.get("containerStatuses", []),
-    ]:
+    for container in containers_of(pod):
         found += _container(name, container)
-    if status.get("phase") == "Pending":
-        found += _not_mounted(name, _of(events, "Pod", name))
+    for event in _of(events, "Pod", name) if status.get("phase") == "Pending" else ():
+        if event["reason"] in ("FailedMount", "FailedAttachVolume"):
+            missing = _MISSING.search(event["message"])
+            advice = f": create the {missing[1]} {missing[2]}" if missing else ""
+            text = f"pod {name}: {event['message'].strip()}{advice}"
+            found.append(Finding(text, final=missing is not None))
     return found
+
+
+def containers_of(pod: Object) -> list[Object]:
+    """States of a pod's containers, first those that prepare it."""
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
 def explain_refusal(message: str) -> Finding:
@@ -137,22 +146,17 @@ def _kueue(cluster: Object, events: list[Object]) -> Iterator[Finding]:
 
 def _refused(cluster: Object, events: list[Object]) -> Iterator[Finding]:
     """Reports KubeRay's failures: its current condition, and permanent errors."""
-    for condition in cluster.get("status", {}).get("conditions", []):
+    conditions = cluster.get("status", {}).get("conditions", [])
+    for condition in conditions:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield explain_refusal(condition["message"])
-    name = cluster["metadata"]["name"]
-    cluster_events = _of(events, "RayCluster", name)
+    cluster_events = _of(events, "RayCluster", cluster["metadata"]["name"])
     for event in cluster_events:
         if event["reason"] in _INVALID:
             yield Finding(f"KubeRay refuses its specification: {event['message']}", final=True)
-    if not any(one["type"] == "ReplicaFailure" for one in _conditions(cluster)):
-        failed = [event for event in cluster_events if event["reason"] in _NOT_CREATED]
-        if failed and not _conditions(cluster):
-            yield explain_refusal(max(failed, key=event_time)["message"])
-
-
-def _conditions(cluster: Object) -> list[Object]:
-    return cluster.get("status", {}).get("conditions", [])
+    failed = [event for event in cluster_events if event["reason"] in _NOT_CREATED]
+    if failed and not conditions:
+        yield explain_refusal(max(failed, key=event_time)["message"])
 
 
 def _unscheduled(name: str, status: Object) -> Iterator[Finding]:
@@ -206,9 +210,8 @@ def _container(pod: str, status: Object) -> Iterator[Finding]:
     name = f"{pod}/{status['name']}"
     waiting = status.get("state", {}).get("waiting", {})
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
-    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get(
-        "terminated"
-    )
+    states = status.get("state", {}), status.get("lastState", {})
+    ended = next((each["terminated"] for each in states if each.get("terminated")), None)
     if reason in _PULLING:
         yield _pull(name, status.get("image", ""), reason, message)
     elif reason in _CONFIG:
@@ -258,22 +261,6 @@ def _config(name: str, reason: str, message: str) -> Finding:
     return Finding(f"{name} cannot start ({reason}: {message}): {advice}", final=True)
 
 
-def _not_mounted(name: str, events: list[Object]) -> Iterator[Finding]:
-    for event in events:
-        if event["reason"] in ("FailedMount", "FailedAttachVolume"):
-            missing = _MISSING.search(event["message"])
-            advice = f": create the {missing[1]} {missing[2]}" if missing else ""
-            yield Finding(
-                f"pod {name}: {event['message'].strip()}{advice}", final=missing is not None
-            )
-
-
-def _age(cluster: Object) -> float:
-    """Age of an object in seconds."""
-    made = parse_time(cluster["metadata"]["creationTimestamp"])
-    return (datetime.now(UTC) - made).total_seconds()
-
-
 def _of(events: Iterable[Object], kind: str, name: str) -> list[Object]:
     return [
         event
@@ -281,7 +268,3 @@ def _of(events: Iterable[Object], kind: str, name: str) -> list[Object]:
         if event["involvedObject"].get("kind") == kind
         and event["involvedObject"].get("name") == name
     ]
-
-
-def _once(findings: list[Finding]) -> list[Finding]:
-    return list(dict.fromkeys(findings))

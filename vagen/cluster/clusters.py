@@ -152,10 +152,15 @@ def desired_workers(cluster: Object) -> int:
 
 
 def diagnose(kube: Kube, cluster: Object) -> list[Finding]:
-    """Reasons why a RayCluster is not ready, from its pods and events."""
+    """Reasons why a RayCluster is not ready, from its pods, events and last logs."""
     pods = cluster_pods(kube, cluster["metadata"]["name"])
     findings = explain_cluster(cluster, pods, kube.list(EVENTS).items)
-    return [_with_log(kube, finding) for finding in findings]
+    for number, finding in enumerate(findings):
+        if finding.crashed is not None:
+            tail = kube.log(*finding.crashed, previous="true", tailLines="10").rstrip()
+            shown = "".join(f"\n  | {line}" for line in tail.splitlines())
+            findings[number] = replace(finding, text=finding.text + shown)
+    return findings
 
 
 def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
@@ -165,12 +170,7 @@ def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
 
 
 def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
-    """Deletes a RayCluster after its pods.
-
-    Args:
-        kube: The API server.
-        name: Name of the RayCluster.
-        wait: Timeout in seconds; 0 does not wait.
+    """Deletes a RayCluster after its pods; waits for that up to `wait` seconds.
 
     Returns:
         False if it did not exist.
@@ -178,7 +178,7 @@ def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
     Raises:
         ClusterError: It still exists after `wait`; the message says why.
     """
-    found = kube.delete(RAYCLUSTERS, name, foreground=True)
+    found = kube.delete(RAYCLUSTERS, name)
     if wait > 0:
         await_gone(kube, name, wait)
     return found
@@ -191,12 +191,7 @@ def clusters_of(kube: Kube, run: str) -> list[str]:
 
 
 def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
-    """Deletes all RayClusters with a run's label in any state.
-
-    Args:
-        kube: The API server.
-        run: Name of the run.
-        wait: See `delete_raycluster`.
+    """Deletes all RayClusters with a run's label in any state; `wait` as in `delete_raycluster`.
 
     Returns:
         Names of the deleted clusters.
@@ -274,16 +269,6 @@ def _shape(cluster: Object) -> str:
     return ", ".join(parts)
 
 
-def _with_log(kube: Kube, finding: Finding) -> Finding:
-    """Adds the end of the last log to a finding about a container that keeps failing."""
-    if finding.crashed is None:
-        return finding
-    pod, container = finding.crashed
-    tail = kube.log(pod, container, previous="true", tailLines="10").rstrip()
-    shown = "".join(f"\n  | {line}" for line in tail.splitlines())
-    return replace(finding, text=finding.text + shown)
-
-
 def _not_ready(cluster: Object, found: list[Finding], deadline: float, late: bool) -> str:
     status = cluster.get("status", {})
     ready = f"{status.get('readyWorkerReplicas', 0)} of {desired_workers(cluster)} workers ready"
@@ -302,9 +287,8 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """An object that `gc` reports."""
+    """A RayCluster that `gc` reports."""
 
-    kind: str
     name: str
     run: str
     why: str
@@ -313,18 +297,13 @@ class Leftover:
 
     def __str__(self) -> str:
         verb = "removed" if self.removed else "kept"
-        return f"{verb}: {self.kind} {self.name} of run {self.run or '?'}: {self.why}"
+        return f"{verb}: RayCluster {self.name} of run {self.run or '?'}: {self.why}"
 
 
 def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> list[Leftover]:
-    """Deletes RayClusters whose lease has expired.
+    """Deletes RayClusters whose lease has expired, or with `dry_run` only reports them.
 
     Rechecks clusters that change in the meantime, e.g. by a renewed lease.
-
-    Args:
-        kube: The API server.
-        dry_run: Whether to delete nothing.
-        now: Replaces the current time in tests.
     """
     now = now or datetime.now(UTC)
     items = kube.list(RAYCLUSTERS, f"{LEASED}=true").items
@@ -341,39 +320,19 @@ def _collect(kube: Kube, item: Object, now: datetime, dry_run: bool) -> Leftover
             return None
         metadata = found["metadata"]
         if since := metadata.get("deletionTimestamp"):
-            return Leftover("RayCluster", name, run, f"is being deleted since {since}", False)
+            return Leftover(name, run, f"is being deleted since {since}", False)
         until = metadata.get("annotations", {}).get(LEASE_UNTIL, "")
-        if not _is_time(until):
-            why = f"annotation {LEASE_UNTIL} is no time: {until!r}"
-            return Leftover("RayCluster", name, run, why, False)
-        if parse_time(until) > now:
-            return None
-        if dry_run or _delete(kube, metadata):
-            return Leftover("RayCluster", name, run, f"its lease ended at {until}", True)
+        try:
+            if parse_time(until) > now:
+                return None
+        except ValueError:
+            return Leftover(name, run, f"annotation {LEASE_UNTIL} is no time: {until!r}", False)
+        try:
+            if not dry_run:
+                kube.delete(RAYCLUSTERS, name, read=found)
+            return Leftover(name, run, f"its lease ended at {until}", True)
+        except ApiError as error:
+            if error.status != 409:
+                raise
         found = kube.get(RAYCLUSTERS, name)
-    return Leftover("RayCluster", name, run, "it changes all the time", False)
-
-
-def _delete(kube: Kube, metadata: Object) -> bool:
-    """False if it has changed since it was read."""
-    try:
-        kube.delete(
-            RAYCLUSTERS,
-            metadata["name"],
-            foreground=True,
-            uid=metadata["uid"],
-            resource_version=metadata["resourceVersion"],
-        )
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return False
-    return True
-
-
-def _is_time(text: str) -> bool:
-    try:
-        parse_time(text)
-    except ValueError:
-        return False
-    return True
+    return Leftover(name, run, "it changes all the time", False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vagen.cluster.advice import event_time, explain_cluster, explain_pod
+from vagen.cluster.advice import containers_of, event_time, explain_cluster, explain_pod
 from vagen.cluster.clusters import desired_workers, is_ready
 from vagen.cluster.errors import ApiError
 from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object
@@ -76,22 +76,18 @@ def describe_run(kube: Kube, run: str) -> RunState:
         or (prefixes and event["involvedObject"].get("name", "").startswith(prefixes))
     ]
     events.sort(key=event_time)
+    found = [finding for pod in pods for finding in explain_pod(pod, events)]
+    for cluster in clusters:
+        if not is_ready(cluster):
+            found += explain_cluster(cluster, pods, events)
     return RunState(
         run=run,
         namespace=kube.namespace,
         clusters=[_cluster(cluster) for cluster in clusters],
         pods=sorted((_pod(pod) for pod in pods), key=lambda pod: (pod.role, pod.name)),
-        findings=_findings(clusters, pods, events),
+        findings=list(dict.fromkeys(finding.text for finding in found)),
         events=[_event(event) for event in events[-RECENT_EVENTS:]],
     )
-
-
-def _findings(clusters: list[Object], pods: list[Object], events: list[Object]) -> list[str]:
-    found = [finding for pod in pods for finding in explain_pod(pod, events)]
-    for cluster in clusters:
-        if not is_ready(cluster):
-            found += explain_cluster(cluster, pods, events)
-    return list(dict.fromkeys(finding.text for finding in found))
 
 
 def _cluster(cluster: Object) -> ClusterState:
@@ -179,27 +175,20 @@ def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
 
     `.previous.log` is the log of a container before its restart. Unreadable logs are reported and
     do not stop the others.
-
-    Args:
-        kube: The API server.
-        run: Name of the run.
-        target: A folder, created if missing.
     """
     target.mkdir(parents=True, exist_ok=True)
     selector = f"{RUN}={label_value(run)}"
-    files, missing = [], []
-    state = target / "status.txt"
-    state.write_text(describe_run(kube, run).text() + "\n")
-    files.append(state)
-    path = target / f"{RAYCLUSTERS.plural}.json"
-    path.write_text(json.dumps(kube.list(RAYCLUSTERS, selector).items, indent=1))
-    files.append(path)
+    missing = []
+    files = [target / "status.txt", target / f"{RAYCLUSTERS.plural}.json"]
+    files[0].write_text(describe_run(kube, run).text() + "\n")
+    files[1].write_text(json.dumps(kube.list(RAYCLUSTERS, selector).items, indent=1))
     for pod in kube.list(PODS, selector).items:
         folder = target / pod["metadata"]["name"]
         for container, previous in _containers(pod):
             path = folder / f"{container}{'.previous' if previous else ''}.log"
             try:
-                text = _log(kube, pod, container, previous)
+                query = {"tailLines": "200000", **({"previous": "true"} if previous else {})}
+                text = kube.log(folder.name, container, **query)[-LOG_LIMIT:]
             except ApiError as error:
                 missing.append(f"{path.relative_to(target)}: {error}")
                 continue
@@ -211,17 +200,8 @@ def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
 
 def _containers(pod: Object) -> Iterator[tuple[str, bool]]:
     """Started containers of a pod, and whether to get the log before its restart."""
-    status = pod.get("status", {})
-    for container in [
-        *status.get("initContainerStatuses", []),
-        *status.get("containerStatuses", []),
-    ]:
+    for container in containers_of(pod):
         if "terminated" in container.get("lastState", {}):
             yield container["name"], True
         if "waiting" not in container.get("state", {"waiting": {}}):
             yield container["name"], False
-
-
-def _log(kube: Kube, pod: Object, container: str, previous: bool) -> str:
-    query = {"tailLines": "200000", **({"previous": "true"} if previous else {})}
-    return kube.log(pod["metadata"]["name"], container, **query)[-LOG_LIMIT:]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -24,6 +24,7 @@ from urllib3.exceptions import HTTPError, LocationParseError, SSLError
 
 from vagen.cluster.errors import ApiError, ClusterError, explain
 
+T = TypeVar("T")
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 
@@ -94,12 +95,7 @@ class Kube:
 
     def get(self, resource: Resource, name: str) -> Object | None:
         """An object; None if it does not exist."""
-        try:
-            return self._json("GET", resource, name)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
+        return _unless_missing(lambda: self._json("GET", resource, name))
 
     def list(self, resource: Resource, selector: str = "", field_selector: str = "") -> Listing:
         """All matching objects, page by page; restarts if a page's token has expired."""
@@ -136,56 +132,34 @@ class Kube:
         """Replaces an object; `body` has the resource version that was read."""
         return self._json("PUT", resource, name, {"fieldValidation": "Strict"}, body)
 
-    def delete(
-        self,
-        resource: Resource,
-        name: str,
-        *,
-        foreground: bool = False,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> bool:
-        """Requests an object's deletion; False if it does not exist.
+    def delete(self, resource: Resource, name: str, *, read: Object | None = None) -> bool:
+        """Requests an object's deletion after its dependents; False if it does not exist.
 
         Args:
             resource: Kind of the object.
             name: Name of the object.
-            foreground: Whether to delete its dependents first.
-            uid: Required UID.
-            resource_version: Required resource version.
+            read: The object as it was read, which must not have changed.
 
         Raises:
-            ApiError: With status 409 if a required value differs.
+            ApiError: With status 409 if it has changed.
         """
-        preconditions = {
-            key: value
-            for key, value in (("uid", uid), ("resourceVersion", resource_version))
-            if value
-        }
         body: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": "Foreground" if foreground else "Background",
+            "propagationPolicy": "Foreground",
         }
-        if preconditions:
-            body["preconditions"] = preconditions
-        try:
-            self._json("DELETE", resource, name, body=body)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return False
-            raise
-        return True
+        if read is not None:
+            body["preconditions"] = {
+                key: read["metadata"][key] for key in ("uid", "resourceVersion")
+            }
+        answer = _unless_missing(lambda: self._json("DELETE", resource, name, body=body))
+        return answer is not None
 
     def metadata(self, resource: Resource, name: str) -> Object | None:
         """Metadata of an object without its content, e.g. of a secret; None if it is missing."""
-        try:
-            response = self.request("GET", self.path(resource, name), accept=METADATA_ONLY)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
-        return json.loads(response.data)["metadata"]
+        path = self.path(resource, name)
+        found = _unless_missing(lambda: self.request("GET", path, accept=METADATA_ONLY))
+        return None if found is None else json.loads(found.data)["metadata"]
 
     def may(self, verb: str, resource: Resource, subresource: str = "") -> bool:
         """Whether the credentials allow a verb in this namespace, according to the server."""
@@ -253,7 +227,8 @@ class Kube:
                 if response.status < 400:
                     return response
                 fault = explain(response.status, response.data, method, path)
-                pause = max(pause, _retry_after(response))
+                after = response.headers.get("Retry-After", "")
+                pause = max(pause, float(after) if after.isdigit() else 0.0)
                 if response.status not in TRANSIENT:
                     raise fault
             if time.monotonic() + pause > end:
@@ -374,9 +349,14 @@ def _pauses(pace: Pace) -> Iterator[float]:
         pause = min(2 * pause, pace.longest_pause)
 
 
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    value = response.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else 0.0
+def _unless_missing(call: Callable[[], T]) -> T | None:
+    """The result of a request; None if its object does not exist."""
+    try:
+        return call()
+    except ApiError as error:
+        if error.status == 404 and error.reason == "NotFound":
+            return None
+        raise
 
 
 def _brief(error: Exception) -> str:

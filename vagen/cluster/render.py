@@ -104,35 +104,23 @@ def render_raycluster(
         )
     groups[0].update(replicas=workers, minReplicas=workers, maxReplicas=workers)
     for group in (spec.get("headGroupSpec") or {}, groups[0]):
-        _apply_run_fields(group, labels, image, priority)
-    _set_gpus(groups[0], gpus_per_worker)
+        pods = group.setdefault("template", {})
+        metadata = pods.setdefault("metadata", {})
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        if priority:
+            pods.setdefault("spec", {})["priorityClassName"] = priority
+        # The first container is Ray's, as in KubeRay.
+        for container in pods.get("spec", {}).get("containers", [])[:1]:
+            if image:
+                container["image"] = image
+            if group is groups[0]:
+                resources = container.setdefault("resources", {})
+                for part in ("requests", "limits"):
+                    amounts = resources.setdefault(part, {})
+                    amounts.pop(GPU, None)
+                    amounts |= {GPU: str(gpus_per_worker)} if gpus_per_worker else {}
     check_raycluster(manifest)
     return manifest
-
-
-def _apply_run_fields(
-    group: Object, labels: Mapping[str, str], image: str | None, priority: str | None
-) -> None:
-    """Sets per-run fields of a group's pods; the first container is Ray's, as in KubeRay."""
-    template = group.setdefault("template", {})
-    metadata = template.setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-    pod = template.setdefault("spec", {})
-    if priority:
-        pod["priorityClassName"] = priority
-    for container in pod.get("containers", [])[:1]:
-        if image:
-            container["image"] = image
-
-
-def _set_gpus(group: Object, count: int) -> None:
-    for container in group["template"]["spec"].get("containers", [])[:1]:
-        resources = container.setdefault("resources", {})
-        for part in ("requests", "limits"):
-            amounts = resources.setdefault(part, {})
-            amounts.pop(GPU, None)
-            if count:
-                amounts[GPU] = str(count)
 
 
 MIN_RAY = (2, 52, 0)
@@ -146,23 +134,21 @@ def check_raycluster(manifest: dict[str, Any]) -> None:
     Raises:
         ClusterError: Lists all errors.
     """
-    faults = [*_name(manifest), *_cluster(manifest)]
+    faults = [*_faults(manifest)]
     if faults:
         name = manifest.get("metadata", {}).get("name", "?")
         raise ClusterError(f"RayCluster {name}: " + "; ".join(faults))
 
 
-def _name(manifest: dict[str, Any]) -> Iterator[str]:
-    """`ValidateRayClusterMetadata` (utils/validation.go)."""
+def _faults(manifest: dict[str, Any]) -> Iterator[str]:
+    """`ValidateRayClusterMetadata` and `ValidateRayClusterSpec` (utils/validation.go), a head
+    without tasks, and a token.
+    """
     name = manifest.get("metadata", {}).get("name", "")
     if len(name) > CLUSTER_NAME_LIMIT:
         yield f"its name has {len(name)} characters, KubeRay takes at most {CLUSTER_NAME_LIMIT}"
     if not is_dns_1035(name):
         yield "its name must begin with a letter and have lower case letters, digits and `-` only"
-
-
-def _cluster(manifest: dict[str, Any]) -> Iterator[str]:
-    """`ValidateRayClusterSpec` (utils/validation.go), a head without tasks, and a token."""
     spec = manifest.get("spec", {})
     auth = spec.get("authOptions") or {}
     if auth.get("mode") != "token" or not auth.get("secretName"):

@@ -7,16 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from vagen.compare.groups import Group, differences
 from vagen.compare.reading import CURVES, VALIDATION
 from vagen.compare.results import Cost, GroupResult
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.table import interval, number
 from vagen.report.curves import write_comparison_curve
-from vagen.report.viewer import asset, csp_hash, template
-from vagen.storage import write_whole
+from vagen.report.viewer import render
+from vagen.storage import write_text
 from vagen.tracking.stats import Interval
 
 PAGE, FIGURES = "index.html", "comparison.json"
@@ -47,14 +45,28 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
         Path of the page.
     """
     rows = [_success_row(one, cost) for one, cost in zip(found.results, found.costs, strict=True)]
+    costs = [
+        _row(
+            {
+                "method": cost.label,
+                "hours": number(cost.hours),
+                f"{cost.device}-hours": number(cost.device_hours),
+                "cost": number(cost.cost, ".2f"),
+                **{step: number(seconds, ".1f") for step, seconds in cost.seconds.items()},
+            }
+        )
+        for cost in found.costs
+    ]
     title = "final success"
     tables = {title: [row["cells"] for row in rows]}
-    _write(folder / "table.csv", as_csv(tables, "table"))
-    _write(folder / "table.md", as_markdown(tables))
-    _write(folder / "table.tex", as_latex(tables))
-    _write(folder / FIGURES, json.dumps(_figures(found), indent=2) + "\n")
-    style, script = asset(("report.css", "leaderboard.css")), asset(("leaderboard.js",))
-    page = template("compare.html.j2").render(
+    write_text(folder / "table.csv", as_csv(tables, "table"))
+    write_text(folder / "table.md", as_markdown(tables))
+    write_text(folder / "table.tex", as_latex(tables))
+    write_text(folder / FIGURES, json.dumps(_figures(found), indent=2) + "\n")
+    page = render(
+        "compare.html.j2",
+        ("report.css", "leaderboard.css"),
+        ("leaderboard.js",),
         title=found.title,
         provenance=[
             ("runs", sum(len(one.runs) for one in found.groups)),
@@ -66,18 +78,13 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
         notes=found.notes,
         tables=[
             _table("Final success", _ABOUT_SUCCESS, rows, bar="success"),
-            _table("Time and cost", _ABOUT_COSTS, [_row(_cost_cells(one)) for one in found.costs]),
+            _table("Time and cost", _ABOUT_COSTS, costs),
             _table("Differences of configuration", "", _difference_rows(found), kind="words"),
             _table("Runs", "", _run_rows(found), kind="words"),
         ],
         curves=_curves(found, folder),
-        style=Markup(style),
-        style_hash=csp_hash(style),
-        script=Markup(script),
-        script_hash=csp_hash(script),
     )
-    _write(folder / PAGE, page)
-    return folder / PAGE
+    return write_text(folder / PAGE, page)
 
 
 _ABOUT_SUCCESS = (
@@ -116,16 +123,6 @@ def _over_seeds(found: Interval | None, over_levels: Interval | None) -> str:
     if found is None and over_levels is not None:
         return f"over levels only {interval(over_levels)}"
     return interval(found)
-
-
-def _cost_cells(cost: Cost) -> dict[str, str]:
-    return {
-        "method": cost.label,
-        "hours": number(cost.hours),
-        f"{cost.device}-hours": number(cost.device_hours),
-        "cost": number(cost.cost, ".2f"),
-        **{step: number(seconds, ".1f") for step, seconds in cost.seconds.items()},
-    }
 
 
 def _difference_rows(found: Comparison) -> list[dict[str, Any]]:
@@ -215,8 +212,3 @@ def _figures(found: Comparison) -> dict[str, Any]:
             for one in found.groups
         },
     }
-
-
-def _write(path: Path, text: str) -> None:
-    with write_whole(path) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")

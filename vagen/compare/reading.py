@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +104,8 @@ def read_mlflow(address: str) -> list[RunSummary]:
             known = [one.name for one in client.search_experiments()]
             raise TrackingError(unknown_name("MLflow experiment", name, known))
         runs = _search(client, experiment.experiment_id)
-        found = [_read_tracked(client, run) for run in runs if _is_training(run)]
+        trainings = [run for run in runs if "vagen.config_digest" in run.data.tags]
+        found = [_read_tracked(client, run) for run in trainings]
     except errors() as error:
         raise TrackingError(f"MLflow at {uri} cannot be read: {error}") from error
     if not found:
@@ -114,7 +115,16 @@ def read_mlflow(address: str) -> list[RunSummary]:
 
 def _runs_at(place: str | Path) -> Iterator[str | Path]:
     if isinstance(place, str) and is_uri(place):
-        yield from _runs_in_store(place.rstrip("/"))
+        uri = place.rstrip("/")
+        store = open_store(uri)
+        if store.read_file(layout.EXPERIMENT.as_posix()) is not None:
+            yield uri
+            return
+        names = sorted({key.partition("/")[0] for key in store.list()})
+        runs = [each for each in names if store.read_file(f"{each}/{layout.EXPERIMENT}")]
+        if not runs:
+            raise ComparisonError(f"there is no run at {uri}, nor below it")
+        yield from (f"{uri}/{each}" for each in runs)
         return
     outputs = Path(InfraConfig().output_dir)
     for path in (Path(place), outputs / place):
@@ -131,18 +141,6 @@ def _runs_at(place: str | Path) -> Iterator[str | Path]:
     raise ComparisonError(f"{unknown_name('run', str(place), known)} (in {outputs}/)")
 
 
-def _runs_in_store(uri: str) -> Iterator[str]:
-    store = open_store(uri)
-    if store.read_file(layout.EXPERIMENT.as_posix()) is not None:
-        yield uri
-        return
-    names = sorted({key.partition("/")[0] for key in store.list()})
-    runs = [name for name in names if store.read_file(f"{name}/{layout.EXPERIMENT}") is not None]
-    if not runs:
-        raise ComparisonError(f"there is no run at {uri}, nor below it")
-    yield from (f"{uri}/{name}" for name in runs)
-
-
 def _read(place: str | Path) -> RunSummary:
     try:
         run = Run.open(place)
@@ -150,7 +148,13 @@ def _read(place: str | Path) -> RunSummary:
             run.mirror.pull()
         final = run.evaluation(layout.FINAL)
         results = {} if committed(final) is None else read_results(run.fetch(final, layout.RESULTS))
-        history = [*_drawn(run.iteration_metrics()), *_validations(run)]
+        names = ("iteration", *CURVES)
+        rows = run.iteration_metrics()
+        history = [{name: row[name] for name in names if name in row} for row in rows]
+        history += [
+            {"iteration": iteration, VALIDATION: success}
+            for iteration, success in run.validations().items()
+        ]
     except ConfigError as error:
         raise ComparisonError(f"{place} cannot be read: {error}") from error
     events = progress.read_events(run.events)
@@ -165,18 +169,6 @@ def _read(place: str | Path) -> RunSummary:
         gpu_hours=gpu_hours(events),
         gpu_hour_price=run.infra.gpu_hour_price,
     )
-
-
-def _validations(run: Run) -> list[dict[str, float]]:
-    return [
-        {"iteration": iteration, VALIDATION: success}
-        for iteration, success in run.validations().items()
-    ]
-
-
-def _drawn(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    names = ("iteration", *CURVES)
-    return [{name: row[name] for name in names if name in row} for row in rows]
 
 
 def _options(folder: Path) -> dict[str, str]:
@@ -200,10 +192,6 @@ def _search(client: "MlflowClient", experiment: str) -> list[Any]:
             return found
 
 
-def _is_training(run: Any) -> bool:
-    return "vagen.config_digest" in run.data.tags
-
-
 def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
     """Reads a training from MLflow: configuration, metrics and results as files of the run."""
     identity, name = run.info.run_id, run.data.tags.get("vagen.run", run.info.run_name)
@@ -225,7 +213,12 @@ def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
         name=name,
         source=f"MLflow run {identity}",
         options=options,
-        history=_tracked_history(client, identity),
+        # MLflow has validations after n iterations at step n, other metrics at n - 1.
+        history=[
+            {"iteration": point.step - (metric == VALIDATION), metric: point.value}
+            for metric in CURVES
+            for point in client.get_metric_history(identity, metric)
+        ],
         by_level=results.get("by_level", {}),
         seconds={stage: value for stage, value in seconds.items() if stage != "total"},
         hours=seconds.get("total", 0.0) / 3600,
@@ -234,25 +227,13 @@ def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
     )
 
 
-def _tracked_history(client: "MlflowClient", run: str) -> list[dict[str, float]]:
-    """Metrics by iteration; MLflow has validations after n iterations at step n, others at n-1."""
-    return [
-        {"iteration": point.step - (name == VALIDATION), name: point.value}
-        for name in CURVES
-        for point in client.get_metric_history(run, name)
-    ]
-
-
 def _read_json(client: "MlflowClient", run: str, file: Path, folder: Path) -> dict[str, Any]:
     """A JSON file of the run; {} if it does not exist yet."""
-    files = {one.path for one in client.list_artifacts(run, _folder_of(file))}
+    within = None if file.parent == Path() else file.parent.as_posix()
+    files = {one.path for one in client.list_artifacts(run, within)}
     if file.as_posix() not in files:
         return {}
     return json.loads(_download(client, run, file, folder).read_text())
-
-
-def _folder_of(file: Path) -> str | None:
-    return None if file.parent == Path() else file.parent.as_posix()
 
 
 def _download(client: "MlflowClient", run: str, path: Path, folder: Path) -> Path:

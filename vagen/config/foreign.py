@@ -1,4 +1,4 @@
-"""What options of verl, VAGEN and RAGEN are called here, for those who come from there."""
+"""What options of verl, VAGEN, RAGEN and verl-agent are called here."""
 
 _MODEL, _ACTOR, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
 _EXTRA = "an option of verl's that this has no name for goes through `infra.verl.extra`"
@@ -14,6 +14,13 @@ _REWARD = (
     "(`judge.use_state_reward`)"
 )
 _FILTER = "`algorithm.rollout_filter.{}`"
+_KEPT = "checkpoints that nothing needs any more are removed; of episodes `trainer.keep_iterations`"
+_VIEW = "`vagen view RUN` shows every episode"
+_NO_ROOM = "an episode whose next turn does not fit is truncated"
+_INVALID = "`envs.<id>.env_config.reward_overrides`: {format_penalty: -0.1}"
+_PER_ROW = f"`{_ACTOR}.loss_agg_mode`: seq-mean-token-mean is the same loss"
+_ANALYSED = ("mode", "every", "env_groups", "group_size", "log_prefilter", "only")
+_ANALYSIS = "gradients are not divided by terms of the loss: leave it out"
 _WARMUP = "a number of iterations: `{}.optim.lr_warmup_steps`"
 _OFFLOAD = {
     f"fsdp_config.{name}": f"`infra.verl.{name}`"
@@ -31,6 +38,7 @@ _NETWORK = {
     **_BATCHES,
     **_OFFLOAD,
     "use_dynamic_bsz": _MICRO,
+    "entropy_from_logits_with_chunking": _EXTRA,
     "log_prob_use_dynamic_bsz": _MICRO,
     "strategy": "it is FSDP with infra.engine=verl",
     "shuffle": "trajectories are always shuffled",
@@ -51,12 +59,17 @@ FOREIGN: dict[str, str] = {
     "data.gen_batch_size": "`data.train_batch_size`, and for dynamic sampling "
     "`algorithm.filter_groups.max_num_gen_batches`",
     "data.shuffle": "levels are drawn by `seed`",
+    "data.filter_overlong_prompts": _NO_ROOM,
+    "data.truncation": _NO_ROOM,
+    "data.image_key": "observations come from `envs`",
+    "data.return_raw_chat": "observations come from `envs`",
     "data.seed": "`seed`",
     **_below(
         _MODEL,
         {
             "enable_gradient_checkpointing": "`infra.verl.gradient_checkpointing`",
             "use_remove_padding": "padding is always removed",
+            "use_fused_kernels": _EXTRA,
             "trust_remote_code": "code of a model's repository is never run",
             "use_shm": _EXTRA,
         },
@@ -73,6 +86,12 @@ FOREIGN: dict[str, str] = {
             "optim.total_training_steps": "`trainer.total_training_steps`",
             "optim.clip_grad": f"`{_ACTOR}.grad_clip`",
             "use_torch_compile": _EXTRA,
+            "use_ref": f"there is a reference if `{_ACTOR}.use_kl_loss` or "
+            "`algorithm.kl_ctrl.kl_coef` needs one",
+            "filter_loss_scaling": _FILTER.format("loss_scaling"),
+            "grpo_advantage_length_weight": _PER_ROW,
+            "use_invalid_action_penalty": _INVALID,
+            "invalid_action_penalty_coef": _INVALID,
         },
     ),
     "actor_rollout_ref.ref": "the reference is laid out as the actor: `infra.verl.param_offload`, "
@@ -108,15 +127,23 @@ FOREIGN: dict[str, str] = {
             "rollout_filter_ratio": _FILTER.format("value"),
             "rollout_filter_value": _FILTER.format("value"),
             "rollout_filter_strategy": _FILTER.format("strategy"),
-            "rollout_filter_type": f"{_FILTER.format('strategy')}; it goes by the deviation",
+            "rollout_filter_type": f"{_FILTER.format('strategy')}; it keeps the largest deviations",
+            "rollout_filter_metric": "it is the deviation of a group's scores",
+            "rollout_filter_selection_eps": "it is 0",
+            "rollout_filter_empty_stop_steps": "`trainer.early_stop.empty_batches`",
             "rollout_filter_include_zero": _FILTER.format("include_zero"),
             "rollout_filter_top_p_prob_mode": _FILTER.format("top_p_prob_mode"),
-            "filter_loss_scaling": _FILTER.format("loss_scaling"),
+            "gradient_analysis_num_buckets": _ANALYSIS,
+            "gradient_analysis_bucket_mode": _ANALYSIS,
+            "disable_log_stats": _EXTRA,
+            "layered_summon": _EXTRA,
         },
     ),
     **_below("critic", _NETWORK),
+    **_below("critic.fsdp", {k.removeprefix("fsdp_config."): v for k, v in _OFFLOAD.items()}),
     "critic.model.path": f"the critic starts from the policy's weights: `{_MODEL}.path`",
     "critic.model.enable_gradient_checkpointing": "`infra.verl.gradient_checkpointing`",
+    "critic.model.use_remove_padding": "padding is always removed",
     "critic.optim.lr_warmup_steps_ratio": _WARMUP.format("critic"),
     "critic.optim.warmup_style": "`critic.optim.lr_scheduler_type`",
     **_below("critic.model", _OFFLOAD),
@@ -138,12 +165,12 @@ FOREIGN: dict[str, str] = {
     "trainer.default_local_dir": "`infra.output_dir`",
     "trainer.val_before_train": "the policy is always tested before it trains",
     "trainer.val_only": "`vagen eval RUN` measures a policy",
-    "trainer.log_val_generations": "`vagen view RUN` shows every episode",
-    "trainer.val_generations_to_log_to_wandb": "`vagen view RUN` shows every episode",
+    "trainer.log_val_generations": _VIEW,
+    "trainer.val_generations_to_log_to_wandb": _VIEW,
     "trainer.rollout_data_dir": "`vagen view RUN` shows every episode, from the run's folder",
     "trainer.validation_data_dir": "`vagen view RUN` shows every episode, from the run's folder",
-    "trainer.max_actor_ckpt_to_keep": "checkpoints that nothing needs any more are removed; of "
-    "episodes `trainer.keep_iterations`",
+    "trainer.max_actor_ckpt_to_keep": _KEPT,
+    "trainer.max_critic_ckpt_to_keep": _KEPT,
     "trainer.balance_batch": _EXTRA,
     "trainer.device": "`infra.device`",
     "ray_init": "`infra.verl.ray_address`",
@@ -156,6 +183,7 @@ FOREIGN: dict[str, str] = {
     "rollout_manager.use_service": _SERVICE,
     "rollout_manager.timeout": "`infra.environments.answer_seconds`",
     "rollout_manager.mini_batch_size": f"`{_ROLLOUT}.max_concurrency`",
+    "server": f"{_SERVICE}: `infra.environments.url`",
     "algorithm.high_level_lambda": "`algorithm.high_level_lam`",
     "algorithm.gamma_turn": "`algorithm.high_level_gamma`",
     "algorithm.lambda_turn": "`algorithm.high_level_lam`",
@@ -194,19 +222,53 @@ FOREIGN: dict[str, str] = {
     "es_manager.train.group_size": "`rollout_manager.n_trajectory`",
     "es_manager.val.env_groups": "`envs.<id>.val_size`",
     "es_manager.val.group_size": f"`{_ROLLOUT}.val_kwargs.n`",
+    "es_manager.format_penalty": _INVALID,
     "es_manager": "environments are in `envs`, `data.train_batch_size` levels are played "
     "`rollout_manager.n_trajectory` times each",
-    "ctx_manager": "`rollout_manager.context`",
+    "ctx_manager": f"answers are sampled by `{_ROLLOUT}.temperature`, `{_ROLLOUT}.top_p`, "
+    f"`{_ROLLOUT}.top_k` and `data.max_response_length`",
+    "custom_envs": "environments are in `envs`, their options in `envs.<id>.env_config`",
+    "algorithm.bi_level_gae": "`algorithm.adv_estimator=bi_level_gae`",
+    "algorithm.soft_advantage_reweight": "`algorithm.rollout_filter` drops levels instead",
+    "algorithm.zero_task_advantage": "`algorithm.adv_estimator`: advantages are always used",
+    "grpo_advantage_length_weight": _PER_ROW,
+    "trainer.local_log_dir": "`infra.output_dir`",
+    "trainer.validation_steps": "`envs.<id>.val_size`",
+    "trainer.generations_to_log_to_wandb": _VIEW,
+    "trainer.log_group_rv_table": _VIEW,
+    **dict.fromkeys(
+        (
+            *(f"trainer.gradient_analysis_{name}" for name in _ANALYSED),
+            "trainer.exit_after_gradient_analysis",
+        ),
+        _ANALYSIS,
+    ),
     "model.path": f"`{_MODEL}.path`",
     "model_path": f"`{_MODEL}.path`",
     "lora.rank": f"`{_MODEL}.lora_rank`",
     "lora.alpha": f"`{_MODEL}.lora_alpha`",
     "lora.target_modules": f"`{_MODEL}.target_modules`",
     "micro_batch_size_per_gpu": _MICRO,
+    "log_prob_micro_batch_size_per_gpu": _MICRO,
     "ppo_mini_batch_size": f"`{_ACTOR}.ppo_mini_batch_size`",
     "enable_response_mask": "`rollout_manager.use_loss_mask`",
     "system.CUDA_VISIBLE_DEVICES": "`infra.device`, or the environment variable itself",
     "collapse_detection": "`trainer.template_collapse_freq`",
+    # verl-agent
+    "algorithm.gigpo.step_advantage_w": "`algorithm.gigpo.step_advantage_weight`",
+    "algorithm.gigpo.mode": "`algorithm.gigpo.normalization`, mean or mean_std",
+    "algorithm.gigpo.enable_similarity": "turns are compared that start from equal states",
+    "algorithm.gigpo.similarity_thresh": "turns are compared that start from equal states",
+    "env.env_name": "`envs.<id>.env_name`",
+    "env.seed": "`seed`",
+    "env.max_steps": _TURNS,
+    "env.history_length": "`rollout_manager.window_size`, one larger, with "
+    "`rollout_manager.context`=window",
+    "env.rollout.n": "`rollout_manager.n_trajectory`",
+    "env.resources_per_worker": "`infra.environments.workers`",
+    "env.sokoban.mode": "`envs.<id>.env_config.render_mode`",
+    "env.sokoban.search_depth": "`envs.<id>.env_config`: min_solution_length, max_solution_length",
+    "env": "options of an environment are in `envs.<id>.env_config`",
 }
 """Option there, and what does its job here. Whole sections stand for all their options."""
 

@@ -146,11 +146,14 @@ class ModelConfig(LoraConfig):
 class PolicyLossConfig(Section):
     """Policy-gradient loss; `clip_ratio_low` and `clip_ratio_high` bound its ratio."""
 
-    loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"] = "vanilla"
-    """`vanilla`: PPO, one ratio per token. `gspo`, `gspo_turn`: one ratio per row or turn, a
-    geometric mean (`gspo` usually has clips near 3e-4 and 4e-4). `cispo`: the clipped ratio weights
-    the gradient. `clip_cov`, `kl_cov`: tokens whose log-probability and advantage covary most get
-    no gradient, or a KL penalty instead of clipping."""
+    loss_mode: Literal[
+        "vanilla", "ppo_turn", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"
+    ] = "vanilla"
+    """`vanilla`: PPO, one ratio per token. `ppo_turn`: one per turn, the product of its tokens'.
+    `gspo`, `gspo_turn`: one per row or turn, a geometric mean (`gspo` usually has clips near 3e-4
+    and 4e-4). `cispo`: the clipped ratio weights the gradient. `clip_cov`, `kl_cov`: tokens whose
+    log-probability and advantage covary most get no gradient, or a KL penalty instead of
+    clipping."""
     clip_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), DIGEST_EXEMPT] = 0.0002
     """`clip_cov`: share of a mini-batch's tokens that get no gradient, at least one."""
     clip_cov_lb: Annotated[float, DIGEST_EXEMPT] = 1.0

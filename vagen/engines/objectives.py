@@ -40,6 +40,7 @@ COVARYING = "covarying"
 """Column with 1 on the tokens that `clip_cov` and `kl_cov` restrict."""
 PER_TRAJECTORY = "trajectory-mean-token-mean"
 PER_TURN = "seq-mean-turn-sum"
+TURN_MODES = ("ppo_turn", "gspo_turn")
 
 ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
 """Fields of a row that the losses read like columns."""
@@ -99,7 +100,7 @@ def actor_objective(
     if reads_turns(config) and len(row_ids):
         turns = column("turn_index").long()
         turn_ids = row_ids * (turns.max() + 2) + turns + 1
-    if loss_mode == "gspo_turn":
+    if loss_mode in TURN_MODES:
         unit_ids = turn_ids
     if config.loss_agg_mode == PER_TURN:
         _, turn_of, tokens = turn_ids.unique(return_inverse=True, return_counts=True)
@@ -134,7 +135,7 @@ def actor_objective(
 
 def reads_turns(config: ActorConfig) -> bool:
     """Whether the policy loss reads the turn of each token."""
-    return config.policy_loss.loss_mode == "gspo_turn" or config.loss_agg_mode == PER_TURN
+    return config.policy_loss.loss_mode in TURN_MODES or config.loss_agg_mode == PER_TURN
 
 
 def critic_objective(

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from vagen.experiment.load import find_file, load_experiment
 from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
 from vagen.run import layout
 from vagen.run.folder import read_results
-from vagen.storage import StorageError, write_whole
+from vagen.storage import StorageError, write_text
 
 OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"
 TABLE, PAGE = "table.json", "index.html"
@@ -109,8 +109,7 @@ def evaluate(
     progress.note(f"{folder}: `vagen eval {folder}` continues it")
     journal = Journal(folder / JOURNAL, retry_failures=rerun_failed)
     try:
-        with write_whole(folder / OPTIONS) as partial:
-            partial.write_text(dump_yaml(options))
+        write_text(folder / OPTIONS, dump_yaml(options))
         budget = Budget(options.max_cost, options.max_tokens)
         for model, tokens in journal.spent.items():
             budget.add(tokens, prices.price(model))
@@ -320,11 +319,11 @@ def _report(
         "baseline": first,
         "prices": prices.version,
         "currency": prices.currency,
-        "lines": [line.to_dict() for line in lines],
+        "lines": [asdict(line) for line in lines],
     }
-    _write(folder / TABLE, json.dumps(content, indent=2) + "\n")
+    write_text(folder / TABLE, json.dumps(content, indent=2) + "\n")
     for suffix, write in (("csv", as_csv), ("md", as_markdown), ("tex", as_latex)):
-        _write(folder / f"table.{suffix}", write(tables))
+        write_text(folder / f"table.{suffix}", write(tables))
     boards = {
         name: [
             LeaderboardEntry(text, line.success, line.ci95, line.cost, line.report, line.remark)
@@ -343,11 +342,6 @@ def _report(
     set_limits = " and ".join(f"{k} = {v:g}" for k, v in limits.items() if v is not None)
     stopped = set_limits if any(line.unplayed for line in lines) else ""
     return Evaluated(folder, tables, list(rows), lines, stopped)
-
-
-def _write(path: Path, text: str) -> None:
-    with write_whole(path) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 def slug(label: str) -> str:

@@ -19,16 +19,10 @@ class JudgeUnavailable(ValueError):
 
 
 class Judge(Protocol):
-    """Scores one turn; never raises because of the model's text."""
+    """Scores turns of one environment; never raises because of the model's text."""
 
     async def score(
-        self,
-        *,
-        env_name: str,
-        observation: str | None,
-        prediction: str | None,
-        state: State,
-        next_state: State,
+        self, observation: str | None, prediction: str | None, state: State, next_state: State
     ) -> Verdict:
         """Scores `observation` against `state` and `prediction` against `next_state`."""
         ...
@@ -36,10 +30,6 @@ class Judge(Protocol):
 
 def cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
     """Cohen's kappa of two judges' verdicts on the same statements (Cohen 1960).
-
-    Args:
-        first: Whether the first judge accepted each statement.
-        second: Whether the second judge accepted it.
 
     Returns:
         1 for perfect agreement, 0 for agreement at chance level. None if chance agreement is

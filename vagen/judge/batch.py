@@ -223,13 +223,6 @@ def weigh(
 ) -> dict[str, float]:
     """Sets the judge rewards of a judged batch by schedule, cap and chance level.
 
-    Args:
-        judge: The `judge` section.
-        trajectories: The batch.
-        iteration: Index of the iteration, from 0.
-        iterations: Iterations of the run.
-        blind: Chance-level scores by environment id (`judge.above_chance`).
-
     Returns:
         Metrics.
     """

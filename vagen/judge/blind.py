@@ -31,8 +31,7 @@ def blind_scores(
     spec = config.envs[config_id]
     rules_alone = config.judge.model_copy(update={"type": "rule"})
     judge = judge_of(rules_alone, spec.env_name, spec.env_config)
-    rules = judge.rules(spec.env_name) if isinstance(judge, RuleJudge) else None
-    if rules is None or not isinstance(judge, RuleJudge):
+    if not isinstance(judge, RuleJudge) or (rules := judge.rules) is None:
         return SectionScores()
     env = places.open(spec.env_name, spec.env_config)
     try:
@@ -45,6 +44,6 @@ def blind_scores(
         states = [turn.state if section == "observation" else turn.next_state for turn in turns]
         truths = [rules.truth(state) for state in states]
         texts = {getattr(turn.parsed, section) for turn in turns} - {None}
-        scores = [judge.scores(spec.env_name, text, truths) for text in sorted(texts)]
+        scores = [judge.scores(text, truths) for text in sorted(texts)]
         found[section] = max((float(each.mean()) for each in scores if each is not None), default=0)
     return SectionScores(**found)

@@ -93,10 +93,6 @@ class AnswerCache:
     def put(self, key: str, value: Any) -> None:
         """Stores an answer on disk; keeps the first of equal keys.
 
-        Args:
-            key: Result of `content_key`.
-            value: A JSON-serialisable value.
-
         Raises:
             CacheError: The file cannot be written.
         """

@@ -50,14 +50,7 @@ def deduct(
     *,
     seed: int,
 ) -> dict[str, float]:
-    """Writes deductions into each verdict (`deducted`); returns metrics.
-
-    Args:
-        judge: The `judge` section with `information` and `repetition`.
-        readers: Rule judges by environment id.
-        trajectories: A judged batch.
-        seed: Seed of the sample of states.
-    """
+    """Writes deductions into each verdict (`deducted`); returns metrics."""
     compares = judge.information.enable or judge.repetition.enable
     if not compares and not judge.repetition.top_k:
         return {}
@@ -74,8 +67,7 @@ def deduct(
             others = repeated = ()
             if compares:
                 others = _scores_elsewhere(reader, batch, stated, judge.information.states, seed)
-                rules = reader.rules(batch[0].env_name)
-                words = rules.vocabulary if rules else frozenset()
+                words = reader.rules.vocabulary if reader.rules else frozenset()
                 repeated = _repeated(stated, others, words, judge.repetition.similarity)
             for each, fits, share in zip(stated, others, repeated, strict=False):
                 unread += fits is None
@@ -143,8 +135,7 @@ def _scores_elsewhere(
     All texts use one sample of states, each without those of its own episode, so that repeated
     texts are compared only once.
     """
-    env_name = batch[0].env_name
-    rules = reader.rules(env_name)
+    rules = reader.rules
     if rules is None:
         return [None] * len(stated)
     section = stated[0].section
@@ -164,7 +155,7 @@ def _scores_elsewhere(
     found: list[NDArray[np.float64] | None] = []
     for each in stated:
         if each.text not in known:
-            known[each.text] = reader.scores(env_name, each.text, truths)
+            known[each.text] = reader.scores(each.text, truths)
         scores = known[each.text]
         if scores is not None:
             scores = scores[episodes != each.turn.trajectory_id]
@@ -203,11 +194,6 @@ def clusters(
     A text belongs to a cluster if its numbers and vocabulary words are the same as those of the
     cluster's first text, in order, and the other words of both have a Jaccard index of at least
     `similarity`, ignoring case, punctuation and order.
-
-    Args:
-        texts: Any texts.
-        vocabulary: Words of state descriptions (`Rules.vocabulary`).
-        similarity: From 0 to 1.
     """
     leaders: dict[tuple[str, ...], list[tuple[frozenset[str], int]]] = {}
     known: dict[str, int] = {}

@@ -15,12 +15,13 @@ from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.judge import (
     AnswerCache,
+    CascadeJudge,
+    ChatClient,
     Judge,
+    LLMJudge,
     RuleJudge,
-    make_judge,
     rules_for,
 )
-from vagen.judge.llm import ChatClient, LLMBackend
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -82,7 +83,7 @@ class Scorer:
         second = judge.model_copy(update={"type": judge.second.type})
         enabled = judge.use_state_reward
         compares = enabled and judge.second.fraction > 0
-        self._clients: list[LLMBackend] = []
+        self._clients: list[ChatClient] = []
         self.cache: AnswerCache | None = None
         """Cache of answers, if there is a language model."""
         self._folder, self._share = cache, share
@@ -183,10 +184,12 @@ class Scorer:
         set_rewards(self.config.judge, turn)
 
     async def _verdict(self, trajectory: Trajectory, turn: Turn) -> Verdict:
-        verdict = await _score(self._judges[trajectory.config_id], trajectory, turn)
+        texts = turn.parsed.observation, turn.parsed.prediction
+        states = turn.state, turn.next_state
+        verdict = await self._judges[trajectory.config_id].score(*texts, *states)
         judge = self.config.judge
         if self._seconds and is_chosen(turn, "second", judge.second.fraction):
-            second = await _score(self._seconds[trajectory.config_id], trajectory, turn)
+            second = await self._seconds[trajectory.config_id].score(*texts, *states)
             scores = SectionScores(second.observation, second.prediction)
             verdict = replace(verdict, second=scores)
         return verdict
@@ -199,11 +202,10 @@ class Scorer:
             self._clients.append(client)
             if self.cache is None and self._folder is not None:
                 self.cache = AnswerCache(self._folder)
-        return {name: self._judge(judge, name, client) for name in self.config.envs}
-
-    def _judge(self, judge: JudgeConfig, config_id: str, client: LLMBackend | None) -> Judge:
-        spec = self.config.envs[config_id]
-        return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
+        return {
+            name: judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
+            for name, spec in self.config.envs.items()
+        }
 
     @property
     def readers(self) -> dict[str, RuleJudge]:
@@ -217,30 +219,22 @@ def judge_of(
     env_name: str,
     env_config: dict[str, Any],
     *,
-    client: LLMBackend | None = None,
+    client: ChatClient | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
-    """A judge of one environment with its rules and prompt.
-
-    Args:
-        judge: The experiment's `judge` section.
-        env_name: Name of the environment.
-        env_config: Its options.
-        client: Client of the language model, if needed.
-        cache: Cache of answers; None disables it.
-    """
+    """A judge of one environment with its rules and prompt, and a `client` if it is a model."""
     options = parse_env_config(env_name, env_config)
     env = environments_of().open(env_name, env_config)
-    prompts = {env_name: env.system_prompt()}
+    prompt = env.system_prompt() if options.prompt_detail == "full" else None
     env.close()
     rules = rules_for(env_name, options)
-    return make_judge(
-        judge,
-        rules={} if rules is None else {env_name: rules},
-        prompts=prompts if options.prompt_detail == "full" else None,
-        client=client,
-        cache=cache,
-    )
+    reader = RuleJudge(rules, prompt=prompt, gate=judge.gate)
+    if judge.type == "rule":
+        return reader
+    assert client is not None, "a language model needs a client"
+    if judge.type == "llm":
+        return LLMJudge(client, env_name, rules, prompt=prompt, cache=cache)
+    return CascadeJudge(client, env_name, rules, prompt=prompt, cache=cache, reader=reader)
 
 
 def set_rewards(
@@ -270,14 +264,4 @@ def set_rewards(
         turn.rewards,
         judge_observation=reward("observation"),
         judge_prediction=reward("prediction"),
-    )
-
-
-async def _score(judge: Judge, trajectory: Trajectory, turn: Turn) -> Verdict:
-    return await judge.score(
-        env_name=trajectory.env_name,
-        observation=turn.parsed.observation,
-        prediction=turn.parsed.prediction,
-        state=turn.state,
-        next_state=turn.next_state,
     )

@@ -76,23 +76,26 @@ def aggregate(
     return summand.sum() / denominator
 
 
-def unit_means(per_token: Tensor, loss_mask: Tensor, unit_ids: Tensor | None = None) -> Tensor:
-    """The mean of `per_token` over each unit's tokens where `loss_mask` is non-zero, at each token.
+def reduce_units(
+    per_token: Tensor, loss_mask: Tensor, unit_ids: Tensor | None = None, *, mean: bool
+) -> Tensor:
+    """The mean or sum of `per_token` over each unit's tokens where `loss_mask` is non-zero.
 
     Args:
         per_token: [B, T] or [N] floats.
         loss_mask: same shape, non-zero on tokens that count.
         unit_ids: Integers of the same shape, the unit of each token, such as its row or turn; None
             for the rows of padded tensors.
+        mean: Whether it is the mean, not the sum.
 
     Returns:
-        Same shape; 0 in units without such a token.
+        Same shape, at each token that of its unit; 0 in units without such a token.
     """
     mask = loss_mask != 0
     units = _row_index(mask, unit_ids)
     tokens = _tokens_per_row(mask, units)
     sums = per_token.new_zeros(tokens.shape).index_add(0, units[mask], per_token[mask])
-    return (sums / tokens.clamp(min=1))[units]
+    return (sums / tokens.clamp(min=1) if mean else sums)[units]
 
 
 def require_same_shape(**tensors: Tensor) -> None:

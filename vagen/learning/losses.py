@@ -20,14 +20,14 @@ from vagen.learning.aggregate import (
     Aggregate,
     LossAggMode,
     aggregate,
+    reduce_units,
     require_same_shape,
     token_max,
     token_mean,
-    unit_means,
 )
 from vagen.learning.kl import LOG_RATIO_LIMIT
 
-LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
+LossMode = Literal["vanilla", "ppo_turn", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
 """What is clipped: the ratio of a token, row or turn, its gradient or only its weight (`cispo`),
 and how covarying tokens are restricted; see `policy_loss`."""
 
@@ -59,7 +59,8 @@ def policy_loss(
     `gspo`, `gspo_turn`: u is `sg(s) pi / sg(pi)`, where s is the geometric mean of the ratios of
     the token's unit and sg stops the gradient, so all tokens of a unit have the same ratio
     (GSPO-token, arXiv 2507.18071, section 4.3). The unit is a row, or a turn of it as in arXiv
-    2511.20718.
+    2511.20718. `ppo_turn`: the same with the product of a turn's ratios, which is the ratio of the
+    probabilities of its text. With `seq-mean-token-sum` this is `turn_ppo` of VAGEN's main branch.
 
     `cispo`: `-sg(clip(u, 1 - low, 1 + high)) A logprobs`, so that every token has a gradient
     (arXiv 2506.13585, eq. 4 and 5).
@@ -73,8 +74,8 @@ def policy_loss(
         advantages: same shape.
         loss_mask: same shape, non-zero on tokens to learn from; other tokens are not read.
         loss_mode: The loss.
-        unit_ids: integers of the same shape, the unit of each token; read by `gspo` and
-            `gspo_turn`. None takes the rows of padded tensors.
+        unit_ids: integers of the same shape, the unit of each token; read by `gspo`, `gspo_turn`
+            and `ppo_turn`. None takes the rows of padded tensors.
         clip_ratio_low: The lower bound of the ratio is one minus this.
         clip_ratio_high: The upper bound of the ratio is one plus this.
         clip_ratio_c: Dual clip, above 1; None is off. Not used by `cispo` and `kl_cov`.
@@ -110,8 +111,10 @@ def policy_loss(
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     advantages = torch.where(mask, advantages.detach(), 0.0)
     log_u = log_ratio
-    if loss_mode in ("gspo", "gspo_turn"):
-        log_u = log_ratio - log_ratio.detach() + unit_means(log_ratio.detach(), mask, unit_ids)
+    if loss_mode in ("gspo", "gspo_turn", "ppo_turn"):
+        held_ratio = log_ratio.detach()
+        of_unit = reduce_units(held_ratio, mask, unit_ids, mean=loss_mode != "ppo_turn")
+        log_u = log_ratio - held_ratio + of_unit.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = log_u.exp()
     near = ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
 

@@ -5,7 +5,6 @@ those of an evaluation: the policy waits until it is given an answer.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from vagen.envs.images import png_bytes
 from vagen.envs.parsing import SectionName, write_response
 from vagen.envs.registry import get_environment
 from vagen.evaluation.transcript import Transcript, without_token_limits
+from vagen.report.environment import truth_of
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.play import make_environment, make_runner
@@ -252,7 +252,7 @@ class Game:
     def _saw(self, observation: dict[str, Any], info: dict[str, Any], answer: str | None) -> None:
         """Notes what an environment shows at its start, or after an answer."""
         assert self.shown is not None
-        truth = self._truth(info["state"])
+        truth = truth_of(self.about, info["state"])
         if answer is not None:
             parsed, rewards = info["parsed"], info["rewards"]
             texts = {name: parsed[name] for name in _SECTIONS if parsed.get(name)}
@@ -276,11 +276,6 @@ class Game:
             truth=truth,
             score=sum(step.reward for step in self.shown.steps),
         )
-
-    def _truth(self, state: dict[str, Any]) -> str:
-        if (text := getattr(self.about, "state_text", None)) is not None:
-            return text(state)
-        return json.dumps({key: value for key, value in state.items() if key != "env_name"})
 
 
 _SECTIONS = ("observation", "reasoning", "prediction", "answer")

@@ -22,7 +22,7 @@ from vagen.envs.parsing import SectionName
 from vagen.play.agents import Agent
 from vagen.play.game import Game, GameError, Shown
 from vagen.report.payload import script_safe_json
-from vagen.report.viewer import asset, csp_hash, template
+from vagen.report.viewer import render
 
 PERSON = "you"
 
@@ -41,14 +41,7 @@ class Answer(BaseModel):
 
 
 def game_app(game: Game, agent: Agent, agent_name: str, outputs: Path) -> FastAPI:
-    """The application.
-
-    Args:
-        game: What is played.
-        agent: Takes a turn when the person asks.
-        agent_name: What it is called.
-        outputs: Folder of saved episodes.
-    """
+    """The application."""
     key, busy = secrets.token_urlsafe(16), asyncio.Lock()
     app = FastAPI(title="vagen play", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -62,7 +55,6 @@ def game_app(game: Game, agent: Agent, agent_name: str, outputs: Path) -> FastAP
 
     @app.get("/")
     async def page() -> HTMLResponse:
-        style, script = asset(("report.css", "play.css")), asset(("play.js",))
         about = {
             "key": key,
             "agent": agent_name,
@@ -73,12 +65,11 @@ def game_app(game: Game, agent: Agent, agent_name: str, outputs: Path) -> FastAP
             "prompt": game.about.system_prompt(),
         }
         return HTMLResponse(
-            template("play.html.j2").render(
+            render(
+                "play.html.j2",
+                ("report.css", "play.css"),
+                ("play.js",),
                 title=game.config_id,
-                style=Markup(style),
-                style_hash=csp_hash(style),
-                script=Markup(script),
-                script_hash=csp_hash(script),
                 data=Markup(script_safe_json(about)),
             )
         )

@@ -11,17 +11,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from vagen.envs import ContractError
 from vagen.envs.base import AgentEnv, Observation, State
 from vagen.envs.check_form import FormEpisode, play, reset
 from vagen.envs.images import png_bytes, png_url
-from vagen.report.viewer import asset, csp_hash, template
+from vagen.report.viewer import render
 from vagen.rollout.scripted import play_scripted
 from vagen.rollout.types import Trajectory
-from vagen.storage import write_whole
+from vagen.storage import write_text
 from vagen.tracking.stats import success_ci95
 
 LEVELS = 4
@@ -81,10 +80,6 @@ class Portrait:
 def portray(name: str, env: AgentEnv) -> Portrait:
     """Plays an environment and tells what it is.
 
-    Args:
-        name: What it is called.
-        env: Result of `vagen.envs.make`.
-
     Raises:
         ContractError: It cannot be played.
 
@@ -93,33 +88,29 @@ def portray(name: str, env: AgentEnv) -> Portrait:
         "random answers of the expert's"
     """
     try:
-        return _portray(name, env)
+        levels = []
+        for seed in range(LEVELS):
+            shown, info = reset(env, seed)
+            levels.append(LevelPreview(seed, shown, truth_of(env, info["state"])))
+        expert = None
+        if env.has_expert:
+            episodes = [play(env, seed) for seed in range(LEVELS)]
+            expert = max(episodes, key=lambda each: (each.success, len(each.responses)))
+        return Portrait(
+            name=name,
+            prompt=env.system_prompt(),
+            options=env.config.model_dump(mode="json", exclude_defaults=True),
+            levels=levels,
+            expert=expert,
+            truths=[truth_of(env, state) for state in expert.states] if expert else [],
+            successes=_successes(env),
+        )
     except ContractError:
         raise
     except Exception as error:  # an environment may fail in any way
         raise ContractError(
             f"{name} raises {type(error).__name__}: {error} (while it was played)"
         ) from error
-
-
-def _portray(name: str, env: AgentEnv) -> Portrait:
-    levels = []
-    for seed in range(LEVELS):
-        shown, info = reset(env, seed)
-        levels.append(LevelPreview(seed, shown, _truth(env, info["state"])))
-    expert = None
-    if env.has_expert:
-        episodes = [play(env, seed) for seed in range(LEVELS)]
-        expert = max(episodes, key=lambda each: (each.success, len(each.responses)))
-    return Portrait(
-        name=name,
-        prompt=env.system_prompt(),
-        options=env.config.model_dump(mode="json", exclude_defaults=True),
-        levels=levels,
-        expert=expert,
-        truths=[_truth(env, state) for state in expert.states] if expert else [],
-        successes=_successes(env),
-    )
 
 
 def write_portrait(portrait: Portrait, folder: Path, contract: Sequence[tuple[bool, str]]) -> Path:
@@ -142,21 +133,17 @@ def write_portrait(portrait: Portrait, folder: Path, contract: Sequence[tuple[bo
             (folder / f"level-{level.seed}.png").write_bytes(png_bytes(strip([level.shown])))
     if portrait.expert and portrait.expert.observations[0]["images"]:
         (folder / "expert.png").write_bytes(png_bytes(strip(portrait.expert.observations)))
-    style = asset(("report.css", "environment.css"))
-    page = template("environment.html.j2").render(
+    page = render(
+        "environment.html.j2",
+        ("report.css", "environment.css"),
         title=portrait.name,
         portrait=portrait,
         options=json.dumps(portrait.options),
         turns=_turns(portrait),
-        pictures=_pictures,
+        pictures=lambda shown: [png_url(png_bytes(frame)) for frame in shown["images"]],
         contract=contract,
-        style=Markup(style),
-        style_hash=csp_hash(style),
     )
-    path = folder / "index.html"
-    with write_whole(path) as partial:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-    return path
+    return write_text(folder / "index.html", page)
 
 
 def strip(observations: Sequence[Observation]) -> NDArray[np.uint8]:
@@ -172,7 +159,7 @@ def strip(observations: Sequence[Observation]) -> NDArray[np.uint8]:
     return sheet
 
 
-def _truth(env: AgentEnv, state: State) -> str:
+def truth_of(env: AgentEnv, state: State) -> str:
     """What is true in a state: its claims, or where it has none the state itself."""
     if type(env).claims_of(env.config):
         return " · ".join(map(str, type(env).truth(state, env.config)))
@@ -217,8 +204,3 @@ def _turns(portrait: Portrait) -> list[dict[str, Any]]:
         {"shown": shown, "truth": truth, "response": response, "rewards": paid}
         for shown, truth, response, paid in columns
     ]
-
-
-def _pictures(shown: Observation) -> list[str]:
-    """Frames as addresses that hold them."""
-    return [png_url(png_bytes(frame)) for frame in shown["images"]]

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from vagen.report.viewer import asset, csp_hash, template
-from vagen.storage import write_whole
+from vagen.report.viewer import render
+from vagen.storage import write_text
 
 _INTERVALS = {"95 %": "success", "gain 95 %": "gain"}
 """Columns whose text stands below another's value."""
@@ -52,26 +50,16 @@ def write_leaderboard(
     boards: Mapping[str, Sequence[LeaderboardEntry]],
     facts: Mapping[str, str],
 ) -> None:
-    """Writes the page.
-
-    Args:
-        path: The file; it appears whole.
-        title: Heading.
-        boards: Entries by environment, best first.
-        facts: What the heading shows beside it.
-    """
-    style, script = asset(("report.css", "leaderboard.css")), asset(("leaderboard.js",))
-    page = template("leaderboard.html.j2").render(
+    """Writes the page: entries by environment, best first, and `facts` beside the heading."""
+    page = render(
+        "leaderboard.html.j2",
+        ("report.css", "leaderboard.css"),
+        ("leaderboard.js",),
         title=title,
         provenance=facts.items(),
         boards=[_board(name, entries) for name, entries in boards.items()],
-        style=Markup(style),
-        style_hash=csp_hash(style),
-        script=Markup(script),
-        script_hash=csp_hash(script),
     )
-    with write_whole(path) as partial:
-        partial.write_text(page, encoding="utf-8", newline="\n")
+    write_text(path, page)
 
 
 def _board(name: str, entries: Sequence[LeaderboardEntry]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from vagen.envs.images import png_url
 from vagen.metrics import find
-from vagen.report.viewer import asset, csp_hash, template
-from vagen.storage import write_whole
+from vagen.report.viewer import render
+from vagen.storage import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +125,10 @@ def write_overview(
         metrics: Metrics of the last iteration.
         refresh: Seconds until the browser loads it again; None never.
     """
-    style = asset(("report.css", "overview.css"))
     told = ((name, value, find(name)) for name, value in metrics.items())
-    page = template("overview.html.j2").render(
+    page = render(
+        "overview.html.j2",
+        ("report.css", "overview.css"),
         title=title,
         facts=facts,
         curves=png_url(curves.read_bytes()) if curves else "",
@@ -144,9 +143,5 @@ def write_overview(
         ],
         refresh=refresh,
         uri=png_url,
-        style=Markup(style),
-        style_hash=csp_hash(style),
     )
-    with write_whole(path) as partial:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-    return Path(path)
+    return write_text(path, page)

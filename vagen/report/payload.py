@@ -28,18 +28,11 @@ COLOR_COLUMNS = {"advantage": "advantages", "value": "values"}
 """Colourings of the viewer that need a column of the batch."""
 
 
-def token_text(
-    tokenizer: Any | None, token_strings: Mapping[int, str] | Sequence[str] | None
-) -> TokenText:
-    """Text of one token id: from `token_strings`, else `tokenizer.decode`, else the id itself."""
-    if token_strings is not None:
-        strings = (
-            token_strings if isinstance(token_strings, Mapping) else dict(enumerate(token_strings))
-        )
-        return lambda token_id: strings.get(token_id, f"#{token_id}")
-    if tokenizer is not None:
-        return lambda token_id: str(tokenizer.decode([token_id], skip_special_tokens=False))
-    return lambda token_id: f"#{token_id}"
+def token_text(tokenizer: Any | None) -> TokenText:
+    """Text of one token id by `tokenizer.decode`, or the id itself."""
+    if tokenizer is None:
+        return lambda token_id: f"#{token_id}"
+    return lambda token_id: str(tokenizer.decode([token_id], skip_special_tokens=False))
 
 
 def script_safe_json(value: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.rollout.types import Status, Trajectory
 from vagen.tracking.stats import success_ci95
 
 
@@ -47,7 +47,9 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[SummaryCard]:
     truncated = sum(item.truncated for item in trajectories)
     tokens = sum(item.status == Status.TRUNCATED_TOKENS for item in trajectories)
     errors = sum(item.status == Status.ENV_ERROR for item in trajectories)
-    invalid = sum(_invalid(turn) for turn in turns)
+    invalid = sum(
+        not (turn.parsed.format_correct and turn.metrics.action_is_valid) for turn in turns
+    )
     sampled = sum(int(row.loss_mask.sum()) for item in trajectories for row in item.rows)
     cards = [
         _success_card(trajectories),
@@ -89,7 +91,7 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[SummaryCard]:
         ),
     ]
     for part in ("observation", "prediction"):
-        scores = [_verdict(turn, part) for turn in turns]
+        scores = [getattr(turn.verdict, part, None) for turn in turns]
         judged = [score for score in scores if score is not None]
         if judged:
             detail = f"{len(judged)} of {len(turns)}"
@@ -133,14 +135,6 @@ def _success_card(trajectories: Sequence[Trajectory]) -> SummaryCard:
         hint=hint,
         interval=IntervalBar(100 * low, 100 * successes / count, 100 * (high - low)),
     )
-
-
-def _invalid(turn: Turn) -> bool:
-    return not (turn.parsed.format_correct and turn.metrics.action_is_valid)
-
-
-def _verdict(turn: Turn, part: str) -> float | None:
-    return None if turn.verdict is None else getattr(turn.verdict, part)
 
 
 def _mean(values: Iterable[float]) -> str:

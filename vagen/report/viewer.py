@@ -19,7 +19,7 @@ from markupsafe import Markup
 from vagen.report.payload import script_safe_json, token_text, viewer_payload
 from vagen.report.summary import config_rows, summary_cards
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.storage import write_whole
+from vagen.storage import write_text
 
 MAX_FRAME_BYTES = 7_000_000
 """PNG bytes of all frames together; beyond it they are re-encoded smaller."""
@@ -32,7 +32,6 @@ def write_report(
     *,
     title: str,
     tokenizer: Any | None = None,
-    token_strings: Mapping[int, str] | Sequence[str] | None = None,
     facts: Mapping[str, str] | None = None,
     max_frame_bytes: int = MAX_FRAME_BYTES,
     moments: Sequence[str] = (),
@@ -47,22 +46,23 @@ def write_report(
         batch: Batch of any kind; missing columns are greyed out.
         path: The file to write; it appears whole.
         title: Heading of the page.
-        tokenizer: Gives the text of token ids by `decode`.
-        token_strings: Text by token id, instead of a tokenizer. With neither, ids are shown.
+        tokenizer: Gives the text of token ids by `decode`; without one, ids are shown.
         facts: Names and values that the heading shows beside the batch's own.
         max_frame_bytes: Size of all frames beyond which they are re-encoded smaller.
         moments: Names of policies, in order of their training, if the batch holds as many equal
             parts, the same levels played by each: a slider goes from one to the next.
         back: Address of a page that the heading links to.
     """
-    text_of = token_text(tokenizer, token_strings)
+    text_of = token_text(tokenizer)
     payload = viewer_payload(batch, text_of=text_of, max_frame_bytes=max_frame_bytes)
     if moments:
         payload["moments"] = list(moments)
         for number, item in enumerate(payload["trajectories"]):
             item["moment"] = number * len(moments) // len(payload["trajectories"])
-    style, script = asset(("report.css",)), asset(SCRIPTS)
-    page = template("report.html.j2").render(
+    page = render(
+        "report.html.j2",
+        ("report.css",),
+        SCRIPTS,
         title=title,
         moments=moments,
         back=back,
@@ -75,35 +75,47 @@ def write_report(
         ],
         cards=summary_cards(batch.trajectories)[1 if moments else 0 :],  # no rate of a selection
         configs=config_rows(batch.trajectories),
-        style=Markup(style),
-        style_hash=csp_hash(style),
-        script=Markup(script),
-        script_hash=csp_hash(script),
         data=Markup(script_safe_json(payload)),
     )
-    with write_whole(path) as partial:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-    return Path(path)
+    return write_text(path, page)
+
+
+def render(name: str, styles: tuple[str, ...], scripts: tuple[str, ...] = (), **values: Any) -> str:
+    """A page from a template of this room, which admits its own styles and scripts only.
+
+    Args:
+        name: Name of the template.
+        styles: Names of its style sheets.
+        scripts: Names of its scripts, which share one strict scope of their own.
+        values: Variables of the template.
+    """
+    style, script = _text_of(styles), _text_of(scripts)
+    if scripts:
+        script = f'(() => {{\n"use strict";\n{script}}})();\n'
+    page = _templates().get_template(name)
+    return page.render(
+        style=Markup(style),
+        style_hash=_csp_hash(style),
+        script=Markup(script),
+        script_hash=_csp_hash(script),
+        **values,
+    )
 
 
 @cache
-def template(name: str) -> Any:
-    """A page of this room."""
-    environment = Environment(
+def _templates() -> Environment:
+    return Environment(
         loader=PackageLoader("vagen.report"), autoescape=True, undefined=StrictUndefined
     )
-    return environment.get_template(name)
 
 
 @cache
-def asset(names: tuple[str, ...]) -> str:
-    """Style or script of the page; a script's parts share one strict scope of their own."""
+def _text_of(names: tuple[str, ...]) -> str:
     folder = files("vagen.report") / "templates"
-    parts = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
-    return parts if names[0].endswith(".css") else f'(() => {{\n"use strict";\n{parts}}})();\n'
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
-def csp_hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     """What a page's content security policy calls a style or script of its own."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")

@@ -11,6 +11,7 @@ from vagen.storage.commit import (
     read_lines,
     remove_all_stale,
     reuse_file,
+    write_text,
     write_whole,
 )
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
@@ -55,16 +56,13 @@ __all__ = [
     "storage_errors",
     "verify_directory",
     "write_files",
+    "write_text",
     "write_whole",
 ]
 
 
 def open_store(uri: str | Path, options: S3Config | None = None) -> Store:
     """The store behind a URI: a path, `file:///path` or `s3://bucket/prefix`.
-
-    Args:
-        uri: URI of the store.
-        options: Options of an S3 server; unused otherwise.
 
     Raises:
         StorageError: There is no store for the URI's scheme, or the URI is invalid.

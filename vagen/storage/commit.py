@@ -207,6 +207,13 @@ def write_whole(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Writes a UTF-8 file that appears whole (`write_whole`); returns its path."""
+    with write_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+    return Path(path)
+
+
 def read_lines(path: Path) -> list[Any]:
     """The values of a file of JSON lines, without lines truncated by a crash.
 

@@ -42,23 +42,11 @@ def storage_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0)
-        if advice is None or not (error.errno in _ANYWHERE or _concerns(error, folder)):
+        advice, where, concerns = _ADVICE.get(error.errno or 0), "", error.errno in _ANYWHERE
+        if error.filename is not None:
+            path, whole = Path(str(error.filename)).absolute(), folder.absolute()
+            concerns |= path.is_relative_to(whole) or whole.is_relative_to(path)
+            where = "" if path == whole else f" (at {error.filename})"
+        if advice is None or not concerns:
             raise
-        raise StorageError(
-            f"cannot use the folder {folder}: {advice}{_where(error, folder)}"
-        ) from error
-
-
-def _where(error: OSError, folder: Path) -> str:
-    """The path in the folder that the error is about."""
-    path = error.filename
-    return "" if path is None or Path(path) == folder else f" (at {path})"
-
-
-def _concerns(error: OSError, folder: Path) -> bool:
-    if error.filename is None:
-        return False
-    path = Path(str(error.filename)).absolute()
-    folder = folder.absolute()
-    return path.is_relative_to(folder) or folder.is_relative_to(path)
+        raise StorageError(f"cannot use the folder {folder}: {advice}{where}") from error

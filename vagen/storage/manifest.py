@@ -170,10 +170,6 @@ def read_manifest(directory: Path) -> Manifest:
 def parse_manifest(content: bytes, name: str) -> Manifest:
     """Parses a manifest and checks its own digest.
 
-    Args:
-        content: Bytes of `manifest.json`.
-        name: Its source, for messages.
-
     Raises:
         CorruptArtifact: It was changed or truncated.
     """

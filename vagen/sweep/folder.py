@@ -18,7 +18,7 @@ from vagen.compare import compare
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.base import ConfigError
 from vagen.run import layout
-from vagen.storage import write_whole
+from vagen.storage import write_text
 from vagen.sweep.schema import EXPERIMENT, SweepConfig
 from vagen.sweep.study import Trial
 from vagen.tracking import Tracker
@@ -30,12 +30,7 @@ LOGS = "logs"
 
 
 def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
-    """Starts a sweep in a folder, or checks that it has the same sweep.
-
-    Args:
-        folder: An existing folder.
-        config: The sweep.
-        digest: Digest of its experiments (`vagen.sweep.schema.check_sweep`).
+    """Starts a sweep in a folder, or checks that it has the same one (`digest`: of `check_sweep`).
 
     Raises:
         ConfigError: It has another sweep, or is a run's folder.
@@ -97,23 +92,13 @@ def parent_run(
 
 
 def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
-    """Writes the results of the trials.
-
-    Args:
-        folder: The sweep's folder.
-        trials: All trials.
-    """
+    """Writes the results of the trials."""
     rows = [_row(trial, folder / layout.RUNS / trial.name) for trial in trials]
     return _write(folder / RESULTS, {"trials": rows})
 
 
 def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -> list[Path]:
-    """Compares the trials over seeds, on a page per experiment with its levels.
-
-    Args:
-        folder: The sweep's folder.
-        config: The sweep.
-        trials: All trials; failed ones are left out.
+    """Compares the trials that did not fail over seeds, on a page per experiment with its levels.
 
     Raises:
         ComparisonError: The runs cannot be compared, e.g. two have the same values.
@@ -153,6 +138,4 @@ def _row(trial: Trial, path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: Any) -> Path:
-    with write_whole(path) as partial:
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-    return path
+    return write_text(path, json.dumps(content, indent=2) + "\n")

@@ -66,13 +66,6 @@ def conduct(
     """Runs the remaining trials of a sweep.
 
     A failed trial is recorded with its reason; others continue.
-
-    Args:
-        config: The sweep.
-        study: Its trials.
-        trainings: Runs the trials.
-        jobs: Number of concurrent trials.
-        say: Prints a line for the user.
     """
     begun = deque(study.unfinished())
     active: list[Trial] = []

@@ -180,11 +180,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 def check_sweep(
     config: SweepConfig, check: Callable[[ExperimentConfig], None] = lambda _: None
 ) -> str:
-    """Checks all experiments before anything is computed.
-
-    Args:
-        config: The sweep.
-        check: Further checks of an experiment; raises `ConfigError`.
+    """Checks all experiments before anything is computed, also by `check`.
 
     Returns:
         Digest of the experiments, which a resumed sweep compares.

@@ -48,13 +48,7 @@ class Study:
     """The trials of a sweep, used by one process at a time."""
 
     def __init__(self, folder: Path, config: SweepConfig, *, jobs: int) -> None:
-        """Opens or creates the study in a folder.
-
-        Args:
-            folder: The sweep's folder, which exists.
-            config: The sweep.
-            jobs: Number of concurrent trials.
-        """
+        """Opens or creates the study in a folder."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -107,12 +101,7 @@ class Study:
         return self.read(trial.number)
 
     def report(self, trial: Trial, validations: Mapping[int, float]) -> bool:
-        """Reports validations; returns whether to stop the trial early.
-
-        Args:
-            trial: A running trial.
-            validations: Success by finished iterations so far.
-        """
+        """Reports success by finished iterations; returns whether to stop the trial early."""
         known = self.read(trial.number).validations
         handle = self._handle(trial.number)
         for iterations, success in sorted(validations.items()):

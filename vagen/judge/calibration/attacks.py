@@ -14,26 +14,16 @@ ATTACKS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml
 """Patterns by kind of attack."""
 
 
-def _homoglyphs(text: str) -> str:
-    return text.translate(str.maketrans("aeopc", "аеорс"))
-
-
-def _full_width(text: str) -> str:
-    return "".join(chr(ord(letter) + 0xFEE0) if "a" <= letter <= "z" else letter for letter in text)
-
-
-def _leet(text: str) -> str:
-    return text.translate(str.maketrans("eoat", "3047"))
-
-
 DISGUISES: dict[str, Callable[[str], str]] = {
     "zero-width space": lambda text: "\u200b".join(text),
     "zero-width joiner": lambda text: text.replace(" ", " \u200d"),
     "byte order mark": lambda text: "\ufeff" + text,
     "right-to-left override": lambda text: "\u202e" + text[::-1],
     "soft hyphen": lambda text: text.replace("e", "e\u00ad"),
-    "homoglyphs": _homoglyphs,
-    "full width": _full_width,
+    "homoglyphs": lambda text: text.translate(str.maketrans("aeopc", "аеорс")),
+    "full width": lambda text: "".join(
+        chr(ord(c) + 0xFEE0) if "a" <= c <= "z" else c for c in text
+    ),
     "accents": lambda text: text.replace("e", "é").replace("i", "ï"),
     "combining marks": lambda text: text.replace("e", "e\u0301"),
     "emoji": lambda text: text + " ✅👍",
@@ -45,7 +35,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "hex": lambda text: text.encode().hex(),
     "rot13": lambda text: codecs.encode(text, "rot13"),
     "reversed": lambda text: text[::-1],
-    "leet": _leet,
+    "leet": lambda text: text.translate(str.maketrans("eoat", "3047")),
     "spelled": lambda text: " ".join(text),
     "hyphenated": lambda text: "-".join(text),
     "escaped": lambda text: text.replace(" ", "\\u0020"),

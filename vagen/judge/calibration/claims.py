@@ -8,37 +8,45 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 from vagen.envs.base import AgentEnv, State
 from vagen.envs.claims import MAX_CLAIMS, Claim, write_claims
 from vagen.envs.config import EnvConfig
-from vagen.judge.calibration.writer import Text, Writer
+from vagen.envs.registry import get_environment
+from vagen.judge.calibration.attacks import attacks
+from vagen.judge.calibration.writer import Text
 
 TEMPLATES = 3
 
 
-class ClaimWriter(Writer):
-    """Writes claims in any order, conjunction and case, as JSON, or in the prompt's notation."""
+class ClaimWriter:
+    """Writes claims in any order, conjunction and case, as JSON, or in the prompt's notation.
+
+    Shares no code with the judge's reader, so that the two do not have the same bugs.
+    """
 
     env: ClassVar[type[AgentEnv]]
+    env_name: ClassVar[str]
+    env_configs: ClassVar[tuple[dict[str, Any], ...]]
+    """Variants of the environment for a calibration without an experiment."""
 
     def __init__(self, env_config: EnvConfig) -> None:
-        """Creates a writer; templates come from the first validation levels."""
-        super().__init__(env_config)
+        """Creates a writer for an environment with these options."""
+        self.env_config = env_config
         self.kinds = self.env.claims_of(env_config)
         self.thing = self.env.claims[0].claim_name()
+        # Specific texts that do not depend on the state: those of the first validation levels.
         env = self.env(env_config, split="val")
         states = [env.reset(seed=seed)[1]["state"] for seed in range(TEMPLATES)]
         env.close()
         self._state_text = getattr(env, "state_text", self.plain)
-        texts = tuple(dict.fromkeys(map(self._state_text, states)))
-        self.templates = texts
+        self.templates = tuple(dict.fromkeys(map(self._state_text, states)))
 
     def _truth(self, state: State) -> list[Claim]:
         return self.env.truth(state, self.env_config)
 
     def plain(self, state: State) -> str:
-        """A description in the phrases of the claims."""
+        """A correct and complete description in the phrases of the claims."""
         return write_claims(self._truth(state))
 
     def true(self, rng: Random, state: State) -> Text:
-        """A description in sentences of some form, as JSON, or in the notation of the prompt."""
+        """A correct description in sentences of some form, as JSON, or in the prompt's notation."""
         claims = self._truth(state)
         rng.shuffle(claims)
         form = rng.choices(("sentences", "json", "prompt"), (2, 1, 1))[0]
@@ -51,7 +59,7 @@ class ClaimWriter(Writer):
         return Text(rng.choice((text, text.capitalize(), text.upper(), f"{text}.")), "sentences")
 
     def differs(self, text: Text, state: State, other: State) -> bool:
-        """Whether claims differ beyond the environment's tolerance."""
+        """Whether a true text about `other` is false about `state`: beyond the tolerance."""
         claims = self._truth(other), self._truth(state)
         return self.env.score_claims(*claims, self.env_config) < 1.0
 
@@ -78,7 +86,22 @@ class ClaimWriter(Writer):
         text = f"there is a {rng.choice(self.kinds).claim_name()}"
         return Text(text, text)
 
-    def attacks(self, state: State, other: State) -> dict[str, str]:
+    def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
+        """Attack `number`, modulo the number of attacks, on a state.
+
+        Args:
+            rng: Chooses words.
+            number: From 0.
+            state: The described state.
+            other: A state whose description contradicts it (`opposes`).
+        """
+        del rng
+        texts = attacks(self.plain(state), self.plain(other), self.thing)
+        texts |= {f"own/{name}": text for name, text in self._attacks(state, other).items()}
+        wording = list(texts)[number % len(texts)]
+        return Text(texts[wording], wording)
+
+    def _attacks(self, state: State, other: State) -> dict[str, str]:
         """Descriptions of two states at once, all possible claims, JSON with further content."""
         claims, others = self._truth(state), self._truth(other)
         every = {
@@ -95,8 +118,14 @@ class ClaimWriter(Writer):
         }
 
 
-def claim_writer(env_name: str, env: type[AgentEnv]) -> type[Writer]:
-    """The writer of an environment, for its notations and its `calibration_options`."""
+def writer_of(env_name: str) -> type[ClaimWriter] | None:
+    """The writer of an environment, for its notations and its `calibration_options`.
+
+    None if it declares no claims.
+    """
+    env = get_environment(env_name).load()
+    if not env.claims:
+        return None
     notations = [
         {"prompt_format": f"grounding_worldmodeling_{notation}"}
         for notation in env.config_class.notations

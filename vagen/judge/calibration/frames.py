@@ -10,16 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from vagen.config.base import ConfigError
+from vagen.config.base import ConfigError, Section
+from vagen.config.errors import validate
+from vagen.config.yaml_io import read_yaml
 from vagen.envs.base import State
 from vagen.envs.claims import Claim
 from vagen.envs.config import EnvConfig
-from vagen.envs.registry import get_environment
 from vagen.judge.base import SECTIONS
-from vagen.judge.calibration.claims import ClaimWriter, claim_writer
+from vagen.judge.calibration.claims import ClaimWriter, writer_of
 from vagen.judge.calibration.writer import Text
 
 Half = Literal["train", "held_out"]
@@ -32,11 +30,7 @@ OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
 words of the training half."""
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Halves(_Data):
+class Halves(Section):
     """Frames of one kind in both halves."""
 
     train: tuple[str, ...]
@@ -54,7 +48,7 @@ class Hack(Halves):
     """The section where they do so; None for both."""
 
 
-class Words(_Data):
+class Words(Section):
     """Words for the values of some fields, joined by spaces."""
 
     of: tuple[str, ...]
@@ -62,7 +56,7 @@ class Words(_Data):
     held_out: dict[str, tuple[str, ...]]
 
 
-class EnvironmentFrames(_Data):
+class EnvironmentFrames(Section):
     """Frames of one environment."""
 
     words: dict[str, Words]
@@ -73,7 +67,7 @@ class EnvironmentFrames(_Data):
     """Frames by a claim's name, by `2 ` and the name for two equal claims, or by a whole phrase."""
 
 
-class Frames(_Data):
+class Frames(Section):
     """Content of a file of frames."""
 
     openings: dict[Literal["observation", "prediction"], Halves]
@@ -88,16 +82,8 @@ def load_frames(path: Path) -> Frames:
     Raises:
         ConfigError: There is no such file, or its format is wrong.
     """
-    try:
-        return Frames.model_validate(yaml.safe_load(path.read_text()))
-    except OSError:
-        raise ConfigError(f"there is no file of frames {path}") from None
-    except yaml.YAMLError:
-        raise ConfigError(f"{path} is no YAML file") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: `{place}`: {first['msg'].lower()}") from None
+    document = read_yaml(path)
+    return validate(Frames, document.tree, document.places.get)
 
 
 def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "type[FrameWriter]":
@@ -106,16 +92,14 @@ def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "typ
     Raises:
         ConfigError: There are no frames for the environment.
     """
-    env = get_environment(env_name).load()
-    own = frames.environments.get(env_name)
-    if own is None:
+    own, plain = frames.environments.get(env_name), writer_of(env_name)
+    if own is None or plain is None:
         raise ConfigError(
             f"the file has no frames for {env_name}, but for {', '.join(frames.environments)}"
         )
-    plain = claim_writer(env_name, env)
     natural = tuple(each for each in plain.env_configs if "prompt_format" not in each)
     parts = {"env_configs": natural, "frames": frames, "own": own, "half": half}
-    return type(f"{env.__name__}Frames", (FrameWriter, plain), parts)
+    return type(f"{plain.env.__name__}Frames", (FrameWriter, plain), parts)
 
 
 class FrameWriter(ClaimWriter):
@@ -154,30 +138,12 @@ class FrameWriter(ClaimWriter):
         ]
         wording, frame, section = hacks[number % len(hacks)]
         section = section or rng.choice(SECTIONS)
-        said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
-        return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
+        truth, lie = (self._in_a_sentence(rng, section, each) for each in (state, other))
+        return Text(frame.format(truth=truth, lie=lie), wording, section)
 
     def _text(self, rng: Random, claims: list[Claim]) -> Text:
         section: ClaimSection = rng.choice(SECTIONS)
         known = self.half == "train" or rng.random() < KNOWN
-        text = self._phrase(rng, claims, section, known=known)
-        return Text(text, f"{'known' if known else 'new'} words", section)
-
-    def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
-        """A correct text, in the controlled language or in frames."""
-        if rng.random() < 0.5:
-            return self.plain(state)
-        said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
-        return COMMA.join(said)
-
-    def _phrase(
-        self,
-        rng: Random,
-        claims: list[Claim],
-        section: ClaimSection,
-        *,
-        known: bool,
-    ) -> str:
         clauses = self._clauses(rng, claims, section, known=known)
         if rng.random() < FILLED:
             filler = rng.choice(self.own.fillers.of(self.half))
@@ -189,15 +155,18 @@ class FrameWriter(ClaimWriter):
             text = rng.choice(self.frames.openings[section].of(self.half)) + text
         if rng.random() < CLOSED:
             text += rng.choice(self.frames.closings.of(self.half))
-        return f"{text[0].upper()}{text[1:]}."
+        wording = f"{'known' if known else 'new'} words"
+        return Text(f"{text[0].upper()}{text[1:]}.", wording, section)
+
+    def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
+        """A correct text, in the controlled language or in frames."""
+        if rng.random() < 0.5:
+            return self.plain(state)
+        said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
+        return COMMA.join(said)
 
     def _clauses(
-        self,
-        rng: Random,
-        claims: Iterable[Claim],
-        section: str,
-        *,
-        known: bool,
+        self, rng: Random, claims: Iterable[Claim], section: str, *, known: bool
     ) -> list[str]:
         """Clauses in random order."""
         frames: dict[str, list[str]] = {}

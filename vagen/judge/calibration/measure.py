@@ -14,6 +14,8 @@ from vagen.judge.base import Judge, cohen_kappa
 from vagen.judge.calibration.samples import Sample
 from vagen.judge.calibration.writer import TextKind
 
+INFORMATION_STATES = 12
+"""Number of states of other episodes to compare a text with."""
 CLEAR = (TextKind.TRUE, TextKind.FALSE, TextKind.PARTIAL)
 """Kinds of statements that are clearly correct and complete or clearly not."""
 
@@ -89,35 +91,12 @@ class Calibration:
         return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
 
 
-def measure(
-    judges: Judge | Sequence[Judge],
-    env_name: str,
-    samples: Sequence[Sample],
-    *,
-    information_texts: int = 500,
-    information_states: int = 12,
-) -> Calibration:
-    """Synchronous `measure_async`; one judge may serve all configurations."""
-    if not isinstance(judges, Sequence):
-        judges = [judges] * (1 + max((sample.scene.variant for sample in samples), default=0))
-    return asyncio.run(
-        measure_async(
-            judges,
-            env_name,
-            samples,
-            information_texts=information_texts,
-            information_states=information_states,
-        )
-    )
-
-
-async def measure_async(
+async def measure(
     judges: Sequence[Judge],
     env_name: str,
     samples: Sequence[Sample],
     *,
     information_texts: int = 500,
-    information_states: int = 12,
     usage: Callable[[], Mapping[str, float]] = dict,
 ) -> Calibration:
     """Judges every statement and compares the verdicts with the truth.
@@ -127,46 +106,35 @@ async def measure_async(
         env_name: Environment of the statements.
         samples: Statements of all kinds.
         information_texts: Number of true, vague and template texts to measure the information score
-            on, each with `information_states` further verdicts; 0 disables it.
-        information_states: Number of states of other episodes to compare a text with.
+            on, each with `INFORMATION_STATES` further verdicts; 0 disables it.
         usage: Returns the judges' usage so far, such as calls and tokens.
     """
     before = dict(usage())
     start = time.perf_counter()
     verdicts = await asyncio.gather(
-        *(_score(judges, env_name, sample, sample.scene.state) for sample in samples)
+        *(_score(judges, sample, sample.scene.state) for sample in samples)
     )
     seconds = time.perf_counter() - start
     spent = {name: n - before.get(name, 0) for name, n in usage().items()}
-    judged = [
-        Judged(sample, score, flags)
-        for sample, (score, flags) in zip(samples, verdicts, strict=True)
-    ]
-    judged = await _informed(judges, env_name, judged, information_texts, information_states)
-    chance = await _chance(judges, env_name, samples, information_texts)
+    judged = [Judged(each, *found) for each, found in zip(samples, verdicts, strict=True)]
+    judged = await _informed(judges, judged, information_texts)
+    chance = await _chance(judges, samples, information_texts)
     return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **spent})
 
 
 async def _score(
-    judges: Sequence[Judge], env_name: str, sample: Sample, state: Any
+    judges: Sequence[Judge], sample: Sample, state: Any
 ) -> tuple[float | None, tuple[str, ...]]:
     """Scores a text, a prediction as if the state were the next one; 0 if not understood."""
     observed = sample.section == "observation"
-    verdict = await judges[sample.scene.variant].score(
-        env_name=env_name,
-        observation=sample.text if observed else None,
-        prediction=None if observed else sample.text,
-        state=state,
-        next_state=state,
-    )
+    texts = (sample.text, None) if observed else (None, sample.text)
+    verdict = await judges[sample.scene.variant].score(*texts, state, state)
     score = verdict.observation if observed else verdict.prediction
     unread = f"{sample.section}:not_understood" in verdict.flags
     return 0.0 if unread else score, verdict.flags
 
 
-async def _informed(
-    judges: Sequence[Judge], env_name: str, judged: list[Judged], texts: int, states: int
-) -> list[Judged]:
+async def _informed(judges: Sequence[Judge], judged: list[Judged], texts: int) -> list[Judged]:
     """Adds information scores to the first `texts` statements of each applicable kind."""
     rng, done = Random("information"), Counter[TextKind]()
     scenes = [each.sample.scene for each in judged]
@@ -184,21 +152,17 @@ async def _informed(
         own = each.sample.scene
         pool = [
             scene
-            for scene in rng.sample(scenes, min(4 * states, len(scenes)))
+            for scene in rng.sample(scenes, min(4 * INFORMATION_STATES, len(scenes)))
             if scene.seed != own.seed and scene.variant == own.variant
-        ][:states]
-        others = await asyncio.gather(
-            *(_score(judges, env_name, each.sample, scene.state) for scene in pool)
-        )
+        ][:INFORMATION_STATES]
+        others = await asyncio.gather(*(_score(judges, each.sample, scene.state) for scene in pool))
         scores = [score for score, _ in others if score is not None]
         information = each.score - float(np.mean(scores)) if scores else None
         result.append(Judged(each.sample, each.score, each.flags, information))
     return result
 
 
-async def _chance(
-    judges: Sequence[Judge], env_name: str, samples: Sequence[Sample], count: int
-) -> float:
+async def _chance(judges: Sequence[Judge], samples: Sequence[Sample], count: int) -> float:
     """Mean score of correct descriptions of states in other episodes of the same variant."""
     rng = Random("chance")
     true = [sample for sample in samples if sample.kind is TextKind.TRUE][: max(count, 200)]
@@ -207,7 +171,7 @@ async def _chance(
         scene = rng.choice(true).scene
         if scene.variant != sample.scene.variant or scene.seed == sample.scene.seed:
             continue
-        score, _ = await _score(judges, env_name, sample, scene.state)
+        score, _ = await _score(judges, sample, scene.state)
         scores += [] if score is None else [score]
     return float(np.mean(scores)) if scores else 0.0
 
@@ -221,18 +185,8 @@ def _summary(
     ]
     right = [each for each in present if each.sample.kind is TextKind.TRUE]
     hits = sum(each.accepted for each in right)
-    attacks = _mean_scores(
-        (each.sample.wording, each) for each in present if each.sample.kind is TextKind.ADVERSARIAL
-    )
     adversarial = [each for each in present if each.sample.kind is TextKind.ADVERSARIAL]
-    information: dict[str, list[float]] = defaultdict(list)
-    for each in judged:
-        if each.information is not None:
-            information[each.sample.kind].append(each.information)
-    means = {name: float(np.mean(values)) for name, values in information.items()}
-    by_wording: dict[str, list[bool]] = defaultdict(list)
-    for each in right:
-        by_wording[each.sample.wording].append(each.accepted)
+    attacks = _means((each.sample.wording, each.score) for each in adversarial)
     flags = Counter(flag.partition(":")[2] for each in judged for flag in each.flags)
     return Calibration(
         env_name=env_name,
@@ -246,15 +200,13 @@ def _summary(
             [each.sample.kind is TextKind.TRUE for each in present if each.sample.kind in CLEAR],
         ),
         chance=chance,
-        mean_scores=_mean_scores((str(each.sample.kind), each) for each in present),
-        information={name: round(value, 4) for name, value in sorted(means.items())},
+        mean_scores=_means((str(each.sample.kind), each.score) for each in present),
+        information=_means((str(each.sample.kind), each.information) for each in judged),
         refused=_mean(bool(each.flags) for each in adversarial),
         paid=_mean(bool(each.score) for each in adversarial),
         worst_attack=max(attacks.items(), key=lambda item: item[1], default=("", 0.0)),
         attack_patterns=len(attacks),
-        recall_by_wording={
-            name: round(float(np.mean(values)), 4) for name, values in sorted(by_wording.items())
-        },
+        recall_by_wording=_means((each.sample.wording, each.accepted) for each in right),
         flags=dict(flags.most_common()),
         cost=cost,
         judged=judged,
@@ -266,8 +218,10 @@ def _mean(holds: Iterable[bool]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _mean_scores(named: Any) -> dict[str, float]:
-    scores: dict[str, list[float]] = defaultdict(list)
-    for name, each in named:
-        scores[name].append(each.score)
-    return {name: round(float(np.mean(values)), 4) for name, values in sorted(scores.items())}
+def _means(named: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Means of the values that there are, by name, to four decimals."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in named:
+        if value is not None:
+            found[name].append(value)
+    return {name: round(float(np.mean(values)), 4) for name, values in sorted(found.items())}

@@ -10,15 +10,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from vagen.clients import Usage
 from vagen.config.base import ConfigError
-from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
+from vagen.config.judge_options import JudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
-from vagen.judge.calibration import Writer, writer_of
+from vagen.judge.calibration import ClaimWriter, writer_of
 from vagen.judge.calibration.frames import Frames, frame_writer
-from vagen.judge.calibration.measure import Calibration, measure_async
+from vagen.judge.calibration.measure import Calibration, measure
 from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.llm import PROMPT_VERSION, ChatClient, LLMBackend
+from vagen.judge.llm import PROMPT_VERSION, ChatClient
 from vagen.judge.rule_judge import rules_for
 from vagen.judge.scoring import judge_of
 
@@ -30,10 +31,6 @@ _LLM_INFORMATION = 50
 verdicts."""
 
 
-class NoWriterError(ConfigError):
-    """There is no writer of statements for an environment."""
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One environment in all configurations to calibrate."""
@@ -42,7 +39,7 @@ class Subject:
     """Key in the result: the environment's id in the experiment, or its name."""
     env_name: str
     env_configs: tuple[dict[str, Any], ...]
-    writer: type[Writer]
+    writer: type[ClaimWriter]
     """Writer of its statements."""
 
 
@@ -117,12 +114,12 @@ async def _calibrate(
                 for env_config in subject.env_configs
             ]
             samples = sample_statements(subject.writer, subject.env_configs, statements, seed)
-            found[subject.name] = await measure_async(
+            found[subject.name] = await measure(
                 judges,
                 subject.env_name,
                 samples,
                 information_texts=_LLM_INFORMATION if asks else 500,
-                usage=lambda: {} if client is None else _usage(client),
+                usage=lambda: {} if client is None else _usage(client.usage),
             )
     finally:
         if client is not None:
@@ -132,8 +129,7 @@ async def _calibrate(
     return found
 
 
-def _usage(client: LLMBackend) -> dict[str, float]:
-    usage = client.usage
+def _usage(usage: Usage) -> dict[str, float]:
     return {
         "calls": float(usage.requests),
         "prompt_tokens": float(usage.prompt_tokens),
@@ -146,23 +142,15 @@ def judge_digest(judge: JudgeConfig) -> str:
 
     Excludes the endpoint's address, its rate limits and the weights of verdicts.
     """
-    content: dict[str, Any] = {
-        "type": judge.type,
-        "gate": judge.gate,
-        "rules": RULES_VERSION,
-    }
+    content: dict[str, Any] = {"type": judge.type, "gate": judge.gate, "rules": RULES_VERSION}
     if judge.type != "rule":
-        content["llm"] = _model(judge.llm)
+        content["llm"] = {
+            "model": judge.llm.model or "",
+            "temperature": judge.llm.temperature,
+            "max_tokens": judge.llm.max_tokens,
+            "prompts": PROMPT_VERSION,
+        }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
-    return {
-        "model": llm.model or "",
-        "temperature": llm.temperature,
-        "max_tokens": llm.max_tokens,
-        "prompts": PROMPT_VERSION,
-    }
 
 
 def write_json(
@@ -205,14 +193,11 @@ def shortcomings(experiment: ExperimentConfig) -> list[str]:
         if not entries:
             found.append(f"{gate.path} does not cover {spec.env_name} (`envs.{env_id}`)")
         for entry in entries:
-            for measure_name, least in (
-                ("precision", gate.min_precision),
-                ("recall", gate.min_recall),
-            ):
-                if (reached := entry[measure_name] or 0.0) < least:
+            for name, least in (("precision", gate.min_precision), ("recall", gate.min_recall)):
+                if (reached := entry[name] or 0.0) < least:
                     found.append(
-                        f"{measure_name} on {spec.env_name} is {reached:.3f}, below "
-                        f"judge.calibration.min_{measure_name} = {least:g}"
+                        f"{name} on {spec.env_name} is {reached:.3f}, below "
+                        f"judge.calibration.min_{name} = {least:g}"
                     )
     return found
 
@@ -245,10 +230,10 @@ class _Stored(BaseModel):
     environments: dict[str, _Measured]
 
 
-def _writer(env_name: str, frames: Frames | None, where: str = "") -> type[Writer]:
+def _writer(env_name: str, frames: Frames | None, where: str = "") -> type[ClaimWriter]:
     writer = writer_of(env_name)
     if writer is None:
-        raise NoWriterError(
+        raise ConfigError(
             f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
             "environments that say what their texts claim"
         )

@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 from vagen.envs import parse_env_config
-from vagen.judge.calibration.writer import Scene, Text, TextKind, Writer, sample_scenes
+from vagen.judge.calibration.claims import ClaimWriter
+from vagen.judge.calibration.writer import Scene, Text, TextKind, sample_scenes
 
 SHARES = {
     TextKind.TRUE: 0.4,
@@ -34,16 +35,9 @@ class Sample:
 
 
 def sample_statements(
-    writer_class: type[Writer], env_configs: Sequence[dict[str, Any]], count: int, seed: int
+    writer_class: type[ClaimWriter], env_configs: Sequence[dict[str, Any]], count: int, seed: int
 ) -> list[Sample]:
-    """Statements about states of an environment, of all kinds, in random order.
-
-    Args:
-        writer_class: Writer of the environment.
-        env_configs: Variants of the environment.
-        count: Number of statements.
-        seed: Seed of states and texts.
-    """
+    """Statements about states of an environment, of all kinds, in random order."""
     rng = Random(f"statements {seed}")
     name = writer_class.env_name
     writers = [writer_class(parse_env_config(name, env_config)) for env_config in env_configs]
@@ -64,7 +58,7 @@ def sample_statements(
 
 
 def _write(
-    writer: Writer, kind: TextKind, number: int, scene: Scene, pool: list[Scene], rng: Random
+    writer: ClaimWriter, kind: TextKind, number: int, scene: Scene, pool: list[Scene], rng: Random
 ) -> Text | None:
     state = scene.state
     match kind:

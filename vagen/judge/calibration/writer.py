@@ -1,19 +1,16 @@
-"""Writes texts of known truth about states of an environment, for calibrations."""
+"""Texts of known truth, and the states of real episodes that they are about."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs import make
 from vagen.envs.base import AgentEnv, State
-from vagen.envs.config import EnvConfig
-from vagen.judge.calibration.attacks import attacks
 
 SHARE_KEPT = 0.4
 """Share of an episode's states that become scenes."""
@@ -69,69 +66,6 @@ class Scene:
             return None if picture is None else picture()
         finally:
             env.close()
-
-
-class Writer(ABC):
-    """Writes texts of known truth about states of one environment.
-
-    Shares no code with the judge's reader, so that the two do not have the same bugs.
-    """
-
-    env_name: ClassVar[str]
-    env_configs: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-    """Variants of the environment for a calibration without an experiment."""
-    thing: str
-    """Noun of an object that must be described."""
-    templates: tuple[str, ...]
-    """Specific texts that do not depend on the state."""
-
-    def __init__(self, env_config: EnvConfig) -> None:
-        """Creates a writer for an environment with these options."""
-        self.env_config = env_config
-
-    @abstractmethod
-    def plain(self, state: State) -> str:
-        """A correct and complete description in sentences, in the words of the prompt."""
-
-    @abstractmethod
-    def true(self, rng: Random, state: State) -> Text:
-        """A correct and complete description in any notation and wording."""
-
-    @abstractmethod
-    def differs(self, text: Text, state: State, other: State) -> bool:
-        """Whether a true text about `other` is false about `state`, at the text's precision."""
-
-    @abstractmethod
-    def partial(self, rng: Random, state: State) -> Text | None:
-        """A description with one mistake or omission; None if there is none."""
-
-    @abstractmethod
-    def vague(self, rng: Random, state: State) -> Text:
-        """An unspecific description."""
-
-    def opposes(self, state: State, other: State) -> bool:
-        """Whether plain descriptions of the two states contradict each other."""
-        return self.differs(Text("", "sentences"), state, other)
-
-    def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
-        """Attack `number`, modulo the number of attacks, on a state.
-
-        Args:
-            rng: Chooses words.
-            number: From 0.
-            state: The described state.
-            other: A state whose description contradicts it (`opposes`).
-        """
-        del rng
-        texts = attacks(self.plain(state), self.plain(other), self.thing)
-        texts |= {f"own/{name}": text for name, text in self.attacks(state, other).items()}
-        wording = list(texts)[number % len(texts)]
-        return Text(texts[wording], wording)
-
-    def attacks(self, state: State, other: State) -> dict[str, str]:
-        """Environment-specific attacks, by `kind/name`."""
-        del state, other
-        return {}
 
 
 def sample_scenes(

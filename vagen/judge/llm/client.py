@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from vagen.clients import Client, NoAnswerError, Reason, Usage
 from vagen.clients.chat import ChatReply, tokens_of
@@ -28,33 +28,6 @@ class Question:
     """For an extraction: the text."""
     kinds: tuple[type[Claim], ...] = ()
     """For an extraction: possible claims."""
-
-
-class LLMBackend(Protocol):
-    """A language model that answers questions."""
-
-    @property
-    def usage(self) -> Usage:
-        """Usage so far."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name of the model; other models may answer differently."""
-        ...
-
-    @property
-    def breaks(self) -> int:
-        """How often requests were suspended."""
-        ...
-
-    async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:
-        """The answer as parsed by `read`; raises `NoAnswerError` if there is none."""
-        ...
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        ...
 
 
 class ChatClient:
@@ -88,12 +61,12 @@ class ChatClient:
 
     @property
     def name(self) -> str:
-        """Name of the model."""
+        """Name of the model; other models may answer differently."""
         return self.config.model or ""
 
     @property
     def breaks(self) -> int:
-        """How often the breaker opened."""
+        """How often requests were suspended, since the breaker opened."""
         return self.client.breaker.openings
 
     async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:

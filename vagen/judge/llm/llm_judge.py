@@ -8,7 +8,7 @@ text agrees.
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from vagen.envs.base import State
 from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
-from vagen.judge.llm.client import ChatClient, LLMBackend, Question
+from vagen.judge.llm.client import ChatClient, Question
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
     AnswerT,
@@ -52,6 +52,7 @@ class SectionVerdict:
     """The reading of the text, if any."""
 
 
+@dataclass(eq=False)
 class LLMJudge:
     """Scores state descriptions with a language model, except for texts that the gate rejects.
 
@@ -59,100 +60,95 @@ class LLMJudge:
     cached. A missing answer gives an absent score with the reason, and is not cached.
     """
 
-    def __init__(
-        self,
-        client: LLMBackend,
-        *,
-        rules: Mapping[str, Rules],
-        prompts: Mapping[str, str] | None = None,
-        cache: AnswerCache | None = None,
-        max_tokens: int = 200,
-    ) -> None:
-        """Creates a judge.
-
-        Args:
-            client: The language model.
-            rules: Rules by environment name, which know the truth of a state.
-            prompts: System prompts by environment, to reject copied text.
-            cache: Cache of answers; None disables it.
-            max_tokens: Maximum words and marks of a text.
-        """
-        self.client = client
-        self._rules = rules
-        self._prompts = dict(prompts or {})
-        self._cache = cache
-        self._max_tokens = max_tokens
-        self._under_way: dict[str, asyncio.Task[Any]] = {}
+    client: ChatClient
+    env_name: str
+    rules: Rules | None
+    """Rules of the environment, which know the truth of a state; None if it has none."""
+    prompt: str | None = None
+    """Its system prompt, to reject copied text."""
+    cache: AnswerCache | None = None
+    """Cache of answers; None disables it."""
+    max_tokens: int = 200
+    """Maximum words and marks of a text."""
+    _under_way: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
 
     async def score(
-        self,
-        *,
-        env_name: str,
-        observation: str | None,
-        prediction: str | None,
-        state: State,
-        next_state: State,
+        self, observation: str | None, prediction: str | None, state: State, next_state: State
     ) -> Verdict:
-        """Scores `observation` against `state` and `prediction` against `next_state`."""
-        return await score_sections(
-            self.score_section,
-            lambda found: self.is_copied(env_name, found, state, next_state),
-            env_name=env_name,
-            texts=(observation, prediction),
-            states=(state, next_state),
+        """Scores `observation` against `state` and `prediction` against `next_state`.
+
+        Both at once; a prediction with the observation's words is wrong if it is copied.
+        """
+        texts, states = (observation, prediction), (state, next_state)
+        given = [
+            (section, text, state)
+            for section, text, state in zip(SECTIONS, texts, states, strict=True)
+            if text is not None
+        ]
+        verdicts = await asyncio.gather(*(self.score_section(*each) for each in given))
+        found = dict(zip((section for section, _, _ in given), verdicts, strict=True))
+        if observation is not None and prediction is not None:
+            verdict = found["prediction"]
+            if (
+                same_words(observation, prediction)
+                and verdict.score is not None
+                and not verdict.flags
+                and self._is_copied(verdict, state, next_state)
+            ):
+                found["prediction"] = SectionVerdict(0.0, (_COPIED,), decided_by=verdict.decided_by)
+        return Verdict(
+            observation=found["observation"].score if "observation" in found else None,
+            prediction=found["prediction"].score if "prediction" in found else None,
+            flags=tuple(f"{name}:{flag}" for name, part in found.items() for flag in part.flags),
+            absent=tuple(f"{name}:{part.absent}" for name, part in found.items() if part.absent),
+            decided_by=tuple(
+                f"{name}:{part.decided_by}" for name, part in found.items() if part.decided_by
+            ),
         )
 
-    async def score_section(
-        self, section: str, env_name: str, text: str, state: State
-    ) -> SectionVerdict:
+    async def score_section(self, section: str, text: str, state: State) -> SectionVerdict:
         """Scores one text after the gate.
 
         Args:
             section: `observation` or `prediction`.
-            env_name: Environment of the state.
             text: The agent's text.
             state: The described state.
         """
-        flags = self.gate(env_name, text)
+        flags = text_flags(
+            text,
+            max_tokens=self.max_tokens,
+            prompt=self.prompt,
+            vocabulary=self.rules.vocabulary if self.rules else frozenset(),
+        )
         if flags:
             return SectionVerdict(0.0, flags, decided_by="gate")
-        return await self.ask(section, env_name, text, state)
+        return await self.ask(section, text, state)
 
-    def gate(self, env_name: str, text: str) -> tuple[str, ...]:
-        """The gate's reasons to reject a text."""
-        rules = self._rules.get(env_name)
-        return text_flags(
-            text,
-            max_tokens=self._max_tokens,
-            prompt=self._prompts.get(env_name),
-            vocabulary=rules.vocabulary if rules else frozenset(),
-        )
-
-    async def ask(self, section: str, env_name: str, text: str, state: State) -> SectionVerdict:
+    async def ask(self, section: str, text: str, state: State) -> SectionVerdict:
         """`score_section` for a text that passed the gate."""
-        rules = self._rules.get(env_name)
         text = normalized(text)
         tense = "current" if section == SECTIONS[0] else "next"
         try:
-            if rules is not None:
-                return await self._claims(Role(f"{tense}_extractor"), rules, text, state)
-            return await self._verify(Role(f"{tense}_verifier"), env_name, text, state)
+            if self.rules is not None:
+                return await self._claims(Role(f"{tense}_extractor"), self.rules, text, state)
+            return await self._verify(Role(f"{tense}_verifier"), text, state)
         except NoAnswerError as error:
             return SectionVerdict(None, absent=error.reason)
 
-    def is_copied(
-        self, env_name: str, verdict: SectionVerdict, state: State, next_state: State
-    ) -> bool:
+    def _is_copied(self, verdict: SectionVerdict, state: State, next_state: State) -> bool:
         """Whether a prediction with the observation's words is wrong because of that.
 
         It is wrong if what it describes has changed. If the text was not read, it is wrong if
         anything has changed that the truth depends on.
         """
-        rules = self._rules.get(env_name)
-        if rules is not None and verdict.reading is not None:
-            before, after = rules.truth(state), rules.truth(next_state)
-            return rules.has_changed(verdict.reading.content, before, after)
-        return _canonical(rules, state) != _canonical(rules, next_state)
+        rules = self.rules
+        if rules is None:
+            before, after = (json.dumps(each, sort_keys=True) for each in (state, next_state))
+            return before != after
+        if verdict.reading is None:
+            return rules.describe(state) != rules.describe(next_state)
+        before, after = rules.truth(state), rules.truth(next_state)
+        return rules.has_changed(verdict.reading.content, before, after)
 
     async def _claims(self, role: Role, rules: Rules, text: str, state: State) -> SectionVerdict:
         kinds = tuple(rules.kinds.values())
@@ -166,9 +162,11 @@ class LLMJudge:
         score, flags = rules.score(reading.content, rules.truth(state))
         return SectionVerdict(score, flags, decided_by=source, reading=reading)
 
-    async def _verify(self, role: Role, env_name: str, text: str, state: State) -> SectionVerdict:
+    async def _verify(self, role: Role, text: str, state: State) -> SectionVerdict:
         truth = json.dumps(state, sort_keys=True)
-        key = content_key(environment=env_name, role=role, text=text, state=truth, **self._who())
+        key = content_key(
+            environment=self.env_name, role=role, text=text, state=truth, **self._who()
+        )
         question = verifier(role, text, truth)
         answer, source = await self._answer(key, question, Verification, read_verification)
         return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
@@ -192,73 +190,24 @@ class LLMJudge:
 
     def _kept(self, key: str, kind: type[AnswerT]) -> AnswerT | None:
         """The cached answer; deletes an invalid one."""
-        value = self._cache.get(key) if self._cache is not None else None
-        if self._cache is None or value is None:
+        value = self.cache.get(key) if self.cache is not None else None
+        if self.cache is None or value is None:
             return None
         try:
             return kind.model_validate(value)
         except ValidationError:
-            self._cache.drop(key)
+            self.cache.drop(key)
             return None
 
     async def _fetch(self, key: str, question: Question, read: Callable[[str], AnswerT]) -> AnswerT:
         answer = await self.client.ask(question, read)
-        if self._cache is not None:
-            self._cache.put(key, answer.model_dump(mode="json"))
+        if self.cache is not None:
+            self.cache.put(key, answer.model_dump(mode="json"))
         return answer
 
     def _who(self) -> dict[str, Any]:
         """Parts of the cache key besides the question."""
         return {"prompt": PROMPT_VERSION, "model": self.client.name}
-
-
-async def score_sections(
-    score: Callable[[str, str, str, State], Awaitable[SectionVerdict]],
-    is_copied: Callable[[SectionVerdict], bool],
-    *,
-    env_name: str,
-    texts: tuple[str | None, str | None],
-    states: tuple[State, State],
-) -> Verdict:
-    """One turn's verdict from its sections, scored concurrently.
-
-    Args:
-        score: Scores one text, given section, environment, text and state.
-        is_copied: Whether a prediction with the observation's words is wrong.
-        env_name: The turn's environment.
-        texts: Observation and prediction.
-        states: States before and after the action.
-    """
-    given = [
-        (section, text, state)
-        for section, text, state in zip(SECTIONS, texts, states, strict=True)
-        if text is not None
-    ]
-    found = dict(
-        zip(
-            (section for section, _, _ in given),
-            await asyncio.gather(*(score(name, env_name, text, at) for name, text, at in given)),
-            strict=True,
-        )
-    )
-    observation, prediction = texts
-    if observation is not None and prediction is not None and same_words(observation, prediction):
-        verdict = found["prediction"]
-        if verdict.score is not None and not verdict.flags and is_copied(verdict):
-            found["prediction"] = SectionVerdict(0.0, (_COPIED,), decided_by=verdict.decided_by)
-    return Verdict(
-        observation=found["observation"].score if "observation" in found else None,
-        prediction=found["prediction"].score if "prediction" in found else None,
-        flags=tuple(f"{name}:{flag}" for name, part in found.items() for flag in part.flags),
-        absent=tuple(f"{name}:{part.absent}" for name, part in found.items() if part.absent),
-        decided_by=tuple(
-            f"{name}:{part.decided_by}" for name, part in found.items() if part.decided_by
-        ),
-    )
-
-
-def _canonical(rules: Rules | None, state: State) -> str:
-    return rules.describe(state) if rules else json.dumps(state, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

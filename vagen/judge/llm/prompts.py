@@ -55,19 +55,15 @@ class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_extra=_close)
 
 
-def _lower(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
-
-
-def _upper(value: object) -> object:
-    return value.strip().upper() if isinstance(value, str) else value
+_LOWER = BeforeValidator(lambda x: x.strip().lower() if isinstance(x, str) else x)
+_UPPER = BeforeValidator(lambda x: x.strip().upper() if isinstance(x, str) else x)
 
 
 class Verification(_Answer):
     """Answer of a verifier."""
 
     reasoning: str = ""
-    verdict: Annotated[Literal["YES", "NO"], BeforeValidator(_upper)]
+    verdict: Annotated[Literal["YES", "NO"], _UPPER]
 
 
 @cache
@@ -78,7 +74,7 @@ def claims_answer(kinds: tuple[type[Claim], ...]) -> type[BaseModel]:
     for kind in kinds:
         slots = {
             # pyrefly: ignore[not-a-type]
-            name: (Annotated[field.annotation, BeforeValidator(_lower)], field)
+            name: (Annotated[field.annotation, _LOWER], field)
             for name, field in kind.model_fields.items()
         }
         # pyrefly: ignore[invalid-literal]
@@ -123,26 +119,14 @@ _CLAIMS = (
 
 
 def verifier(role: Role, text: str, truth: str) -> Question:
-    """A question whether `text` is true.
-
-    Args:
-        role: One of the verifiers.
-        text: The judged text, normalised.
-        truth: Description of the true state.
-    """
+    """A question whether `text` is true."""
     system = _VERIFIER.format(tense=_tense(role), treatment=_TREATMENT)
     user = _document(truth=truth, statement=text)
     return Question(system, user, "verification", Verification.model_json_schema())
 
 
 def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Question:
-    """A question about the claims of `text`, without the truth.
-
-    Args:
-        role: One of the extractors.
-        text: The judged text, normalised.
-        kinds: The environment's claims.
-    """
+    """A question about the claims of `text`, without the truth."""
     forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_slots(kind)}" for kind in kinds)
     system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
     schema = claims_answer(kinds).model_json_schema()
