@@ -6,8 +6,6 @@ serverless mode).
 """
 
 import os
-import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from typing import Any, Protocol
 
 from vagen.cluster.advice import explain_pod
 from vagen.cluster.errors import ApiError, ClusterError
+from vagen.cluster.forward import forwarded
 from vagen.cluster.kube import EVENTS, PODS, Kube, Object, Resource, follow
 from vagen.deploy.agent import AGENT, DEPLOYMENT, KSERVE, VERSION, Agent, read_template, render
 
@@ -26,7 +25,6 @@ PORT = 8000
 PATH = "vagen.dev/path"
 """Annotation of an InferenceService: path of OpenAI's API, instead of `/v1`."""
 TAGGED = "serving.kserve.io/enable-tag-routing"
-_FORWARDING = re.compile(r"Forwarding from (127\.0\.0\.1:\d+)")
 
 Report = Callable[[str], Any]
 
@@ -128,22 +126,8 @@ class Plain:
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             yield f"http://{self._name}.{self.kube.namespace}.svc:{PORT}/v1"
             return
-        words = ["kubectl", "--namespace", self.kube.namespace]
-        words += ["--context", self.context] if self.context else []
-        words += ["port-forward", f"service/{self._name}", f":{PORT}"]
-        try:
-            process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        except FileNotFoundError as error:
-            raise ClusterError("kubectl is not installed: it forwards the agent's port") from error
-        with process:
-            try:
-                assert process.stdout is not None
-                found = _FORWARDING.match(process.stdout.readline())
-                if found is None:
-                    raise ClusterError(f"kubectl cannot forward port {PORT} of {self._name}")
-                yield f"http://{found[1]}/v1"
-            finally:
-                process.terminate()
+        with forwarded(self.kube, f"service/{self._name}", PORT, self.context) as address:
+            yield f"{address}/v1"
 
     def promote(self, share: int) -> None:
         """See `Rollout`; all requests, and older versions are deleted."""
