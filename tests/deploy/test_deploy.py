@@ -96,6 +96,7 @@ def test_worse_than_the_one_before_it_is_rolled_back(
     assert gone(cluster.place.store)
     assert holder_results(agent.model, "deployed", uri=mlflow)[0] == best.version
     assert "rolled back" in tag(mlflow, agent)
+    client.delete_registered_model_alias(agent.model, "deployed")
     assert undeploy(kube, "agent-test") == ["services/agent-test"]
     assert undeploy(kube, "agent-test") == []
 

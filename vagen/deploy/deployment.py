@@ -88,7 +88,7 @@ def deploy(
     holder = holder_results(agent.model, ALIAS, uri=uri)
     if holder is not None and holder[0] != agent.version:
         before[f"version {holder[0]}, deployed before"] = holder[1]
-    rollout = open_rollout(kube, agent, plain=plain, context=context)
+    rollout = open_rollout(kube, agent, plain=plain, share=share, context=context)
     verdict = _try(rollout, run, agent, infra, name, before, count, share, start_seconds)
     result = Deployed(agent, verdict, run.evaluation(name))
     alias = ALIAS if verdict.passed and share == 100 else None

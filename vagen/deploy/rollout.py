@@ -53,15 +53,19 @@ class Rollout(Protocol):
         ...
 
 
-def open_rollout(kube: Kube, agent: Agent, *, plain: bool, context: str | None) -> Rollout:
+def open_rollout(
+    kube: Kube, agent: Agent, *, plain: bool, share: int, context: str | None
+) -> Rollout:
     """KServe's where both the cluster and the templates have it, else Kubernetes' own.
 
     Raises:
-        ClusterError: There is no usable template.
+        ClusterError: There is no usable template, or only KServe can give a share of the requests.
     """
     kserve = None if plain else read_template(kube, KSERVE)
     if kserve is not None and _knows(kube, INFERENCE):
         return KServe(kube, agent, render(kserve, KSERVE, agent))
+    if share != 100:
+        raise ClusterError("a share of the requests needs KServe; a Service gives all or none")
     template = read_template(kube, DEPLOYMENT)
     if template is None:
         raise ClusterError(
@@ -131,8 +135,6 @@ class Plain:
 
     def promote(self, share: int) -> None:
         """See `Rollout`; all requests, and older versions are deleted."""
-        if share != 100:
-            raise ClusterError("a share of the requests needs KServe; a Service gives all or none")
         chosen = {AGENT: self.agent.name, VERSION: self.agent.version}
         labels = {key: value for key, value in self.agent.labels.items() if key != VERSION}
         service = self._service(self.agent.name, labels, chosen)
