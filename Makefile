@@ -46,7 +46,7 @@ CHECK ?= all
 # The Python that has constraints/gpu.txt.
 GPU_PYTHON ?= $(VERL_VENV)/bin/python
 
-.PHONY: help venv venv-verl run sweep pipeline resume eval serve view play ui doctor plan compile submit status logs gc \
+.PHONY: help venv venv-verl run sweep pipeline resume eval serve view play ui doctor plan compile submit deploy-agent status logs gc \
 	check lock test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
@@ -160,6 +160,9 @@ plan: $(READY) ## Show what a run would do: steps, sizes, memory
 
 compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.yaml
 	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
+
+deploy-agent: $(READY) ## Serve a registered run's agent on Kubernetes: RUN=s3://..., ARGS="--count 64"
+	@$(BIN)/vagen deploy $(RUN) $(ARGS)
 
 submit: $(READY) ## Train on Kubernetes: EXPERIMENT, INFRA (a file), ARGS="infra.store=s3://..."
 	@VAGEN_IMAGE=$(VAGEN_IMAGE) $(BIN)/vagen submit $(EXPERIMENT) --infra $(INFRA) $(ARGS)

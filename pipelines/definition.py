@@ -24,6 +24,7 @@ from kfp.dsl.pipeline_task import PipelineTask
 from components import digest
 from components.begin.component import begin
 from components.build.component import build
+from components.deploy.component import deploy
 from components.evaluate.component import evaluate
 from components.evaluate_model.component import evaluate_model
 from components.finalize.component import finalize
@@ -58,6 +59,7 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
     """
     step = partial(_step, infra, image)
     namespace = infra.ray_namespace
+    deploys = infra.kubernetes is not None and infra.kubernetes.deploy is not None
 
     # Not named "iteration", since kfp uses "-iteration-" in names of its own loops.
     @dsl.pipeline(name="stretches")
@@ -87,7 +89,10 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             before.set_display_name("evaluate the warm start")
             learnt.set_display_name("iterations")
             after.set_display_name("evaluate the result")
-            step(register, run=run).after(after)
+            registered = step(register, run=run).after(after)
+            if deploys:
+                name = f"deployed-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
+                step(deploy, run=run, name=name).after(registered)
 
     return pipeline
 

@@ -30,6 +30,7 @@ ROOMS = [
     "stages",
     "evaluation",
     "compare",
+    "deploy",
     "launch",
     "plan",
     "sweep",

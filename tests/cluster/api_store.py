@@ -18,6 +18,9 @@ KINDS = {
     ("", "v1", "secrets"): "Secret",
     ("", "v1", "nodes"): "Node",
     ("kueue.x-k8s.io", "v1beta2", "localqueues"): "LocalQueue",
+    ("", "v1", "services"): "Service",
+    ("apps", "v1", "deployments"): "Deployment",
+    ("serving.kserve.io", "v1beta1", "inferenceservices"): "InferenceService",
     ("ray.io", "v1", "rayclusters"): "RayCluster",
 }
 PLURALS = {kind: (group, plural) for (group, _, plural), kind in KINDS.items()}
@@ -89,6 +92,11 @@ class Store:
         if kind is None or group in self.missing:
             raise Refusal(404, "", "404 page not found", plain=True)
         return kind
+
+    def knows(self, path: str) -> bool:
+        """Whether a path is the root of a group with kinds."""
+        roots = {f"/apis/{group}/{version}" for group, version, _ in KINDS if group}
+        return path in roots and path.split("/")[2] not in self.missing
 
     def get(self, kind: str, name: str) -> Object:
         with self._changed:

@@ -112,6 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self._handle("PATCH")
 
+    def do_PUT(self) -> None:
+        self._handle("PUT")
+
     def do_DELETE(self) -> None:
         self._handle("DELETE")
 
@@ -146,6 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/apis/ray.io/v1" and "ray.io" not in self.api.store.missing:
             kinds = [{"name": name} for name in self.api.ray_resources]
             self._answer(200, {"kind": "APIResourceList", "resources": kinds})
+            return
+        if self.api.store.knows(url.path):
+            self._answer(200, {"kind": "APIResourceList", "resources": []})
             return
         found = PATH.fullmatch(url.path)
         if not found:
@@ -188,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, found
         if verb == "delete":
             return 200, store.delete(kind, name, body or {})
-        return 200, store.update(kind, name, body, sub or "", merge=True)
+        return 200, store.update(kind, name, body, sub or "", merge=verb == "patch")
 
     def _permit(
         self,
@@ -288,7 +294,7 @@ def _verb(method: str, name: str | None, query: dict[str, str]) -> str:
         if query.get("watch") == "true":
             return "watch"
         return "get" if name else "list"
-    return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
+    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
 
 
 def _status(code: int, reason: str, message: str) -> Object:

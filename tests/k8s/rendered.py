@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from vagen.deploy.agent import DEPLOYMENT, KSERVE, Agent
+from vagen.deploy.agent import render as render_agent
+from vagen.deploy.rollout import label_pods
+
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
 OVERLAYS = ("cpu", "h100", "h100-multinode")
@@ -22,6 +26,7 @@ TEMPLATE = "raycluster.yaml"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Object = dict[str, Any]
+AGENT = Agent("lake", "3", "s3://vagen/runs/lake-1", "s3://vagen/runs/lake-1/checkpoints/0029")
 
 
 def kustomize(folder: Path) -> str:
@@ -36,11 +41,18 @@ def kustomize(folder: Path) -> str:
 
 
 def load(text: str) -> list[Object]:
-    """Objects of a rendering, the RayCluster of each template among them."""
+    """Objects of a rendering, with the RayCluster of each template and an agent of each kind."""
     found = [document for document in yaml.load_all(text, _LOADER) if document]
     for document in list(found):
-        if document["kind"] == "ConfigMap" and TEMPLATE in document["data"]:
-            found.append(yaml.load(document["data"][TEMPLATE], _LOADER))
+        data = document["data"] if document["kind"] == "ConfigMap" else {}
+        if TEMPLATE in data:
+            found.append(yaml.load(data[TEMPLATE], _LOADER))
+        for key in sorted(data.keys() & {DEPLOYMENT, KSERVE}):
+            agent = render_agent(data[key], key, AGENT)
+            agent["metadata"].update(name=AGENT.name, namespace="vagen")
+            if key == DEPLOYMENT:
+                label_pods(agent, AGENT)
+            found.append(agent)
     return found
 
 
@@ -99,6 +111,8 @@ def _pods(found: Object) -> Iterator[Pod]:
             )
             for kind, group in [("head", head), *(("worker", group) for group in workers)]
         )
+    elif found["kind"] == "InferenceService":
+        yield Pod(owner, namespace, found["metadata"]["labels"], found["spec"]["predictor"])
     elif template := _template(found):
         yield Pod(owner, namespace, template["metadata"]["labels"], template["spec"])
 

@@ -35,6 +35,7 @@ NAMESPACES = {
     "kuberay": {},
     "kube-system": {},
     "strangers": {},
+    "robots": {"vagen.dev/agent-clients": "true"},
 }
 
 
@@ -115,6 +116,8 @@ KFP_OTHER = Peer("kubeflow", {"pipelines.kubeflow.org/v2_component": "true"})
 MLFLOW, DATABASE = pod("h100", "vagen-mlflow"), pod("h100", "vagen-mlflow-db")
 STORE, BUCKET = pod("h100", "StatefulSet/vagen-s3"), pod("h100", "vagen-s3-bucket")
 JUDGE, ENVIRONMENT = pod(ALL, "vagen-judge"), pod(ALL, "vagen-env")
+AGENT, KSERVE = pod(ALL, "Deployment/agent-lake"), pod(ALL, "InferenceService/agent-lake")
+CLIENT = Peer("robots", {"vagen.dev/agent-client": "true"})
 OPERATOR = {
     "app.kubernetes.io/name": "kuberay-operator",
     "app.kubernetes.io/component": "kuberay-operator",
@@ -158,6 +161,8 @@ MUST_PASS = [
     (ALL, WORKER, ENVIRONMENT, 8000),
     (ALL, KFP_STEP, ENVIRONMENT, 8000),
     (ALL, JUDGE, OUTSIDE, 443),
+    *((ALL, source, AGENT, 8000) for source in (KFP_STEP, CLIENT, PROMETHEUS)),
+    *((ALL, agent, STORE, 8333) for agent in (AGENT, KSERVE)),
 ]
 MUST_NOT_PASS = [
     ("h100", STRANGER, HEAD, 8265),
@@ -196,6 +201,11 @@ MUST_NOT_PASS = [
     (ALL, ENVIRONMENT, OUTSIDE, 443),
     (ALL, ENVIRONMENT, HEAD, 6379),
     (ALL, JUDGE, STORE, 8333),
+    (ALL, Peer("robots"), AGENT, 8000),
+    (ALL, Peer("strangers", CLIENT.labels), AGENT, 8000),
+    (ALL, CLIENT, MLFLOW, 5000),
+    (ALL, AGENT, HEAD, 6379),
+    (ALL, AGENT, API_SERVER, 6443),
 ]
 
 

@@ -18,6 +18,7 @@ SECRETS = {
     "vagen-judge": {"OPENAI_API_KEY"},
     "vagen-hf": {"HF_TOKEN"},
     "vagen-env": {"VAGEN_ENV_TOKEN", "tokens"},
+    "vagen-agent": {"VAGEN_SERVE_TOKEN"},
 }
 """Secrets that docs/kubernetes.md tells to make, with their keys."""
 
@@ -156,12 +157,12 @@ def test_probes_ask_ports_that_are_open(name: str) -> None:
         for container in pod.spec["containers"]:
             if pod.owner.startswith(("Job", "CronJob")):
                 continue
-            named = {port["name"] for port in container["ports"]}
+            own = {port[key] for port in container["ports"] for key in ("name", "containerPort")}
             assert {"readinessProbe", "livenessProbe"} <= container.keys(), pod.owner
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
                 probe = container.get(kind, {})
                 # 52365: Ray's agent, a port that KubeRay's own probes ask.
-                assert probe.get("httpGet", {}).get("port", 52365) in {*named, 52365}
+                assert probe.get("httpGet", {}).get("port", 52365) in {*own, 52365}
 
 
 @pytest.mark.parametrize("name", RENDERINGS)

@@ -83,6 +83,17 @@ def test_compiled_for_a_cluster_it_is_the_golden_file(tmp_path: Path, name: str)
     assert found == golden.read_text()
 
 
+def test_the_agent_is_deployed_after_its_registration_if_the_infra_says_so(tmp_path: Path):
+    spec, platform = documents(tmp_path, load_infra(CPU, ["kubernetes.deploy.count=16"]))
+    tasks = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    assert tasks["deploy"]["dependentTasks"] == ["register"]
+    resources = executors(spec)["exec-deploy"]["resources"]
+    assert resources == executors(spec)["exec-register"]["resources"]
+    assert "exec-deploy" in placed(platform)
+    plain, _ = documents(tmp_path, load_infra(CPU, []))
+    assert "deploy" not in plain["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"), [(CPU, ()), (H100, ()), (H100, LOCAL), (NODES, ("mode=staged",))]

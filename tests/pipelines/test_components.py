@@ -140,8 +140,9 @@ def test_an_evaluation_of_models_runs_here(tmp_path: Path):
 
 
 def test_every_stage_has_a_component():
-    # One makes the run, one has all stages of several iterations executed, one knows no run.
-    assert set(readme.names()) - set(STEPS) == {"begin", "train", "evaluate_model"}
+    # One makes the run, one has all stages of several iterations executed, one knows no run, one
+    # serves the agent afterwards.
+    assert set(readme.names()) - set(STEPS) == {"begin", "train", "evaluate_model", "deploy"}
     assert set(STEPS) <= set(readme.names())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_ports
 from warm_process import WarmProcess, preload
 
 from vagen.cli.main import USER_ERROR, main
@@ -96,6 +97,41 @@ def test_the_answers_are_those_of_eval_with_the_weights(
                 )
                 observation, *_, info = env.step(said.text)
             assert info["success"] == t.success
+
+
+def test_an_evaluation_gets_over_a_killed_server(warm_runs, tmp_path: Path) -> None:
+    run, port = warm_runs["tiny:text"].path, free_ports(1)[0]
+    more = [GREEDY, "envs.game.test_size=48"]
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main(["eval", str(run), *more, "--to", str(here)]) == 0
+    (tmp_path / "commands.log").touch()
+
+    def serve() -> WarmProcess:
+        words = ["serve", str(run), "--name", "it", "--port", str(port), "infra.threads=1"]
+        return WarmProcess(*words, cwd=tmp_path, environment={"VAGEN_SERVE_TOKEN": TOKEN})
+
+    server = serve()
+    spec = f"openai:it@http://127.0.0.1:{port}/v1"
+    asked = ["eval.endpoint.api_key_env=KEY", "eval.endpoint.concurrency=2", "--model", spec]
+    words = ["eval", str(run), *more, *asked, "--to", str(there)]
+    asking = WarmProcess(*words, cwd=tmp_path, environment={"KEY": TOKEN})
+    journal = there / "journal.jsonl"
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+        assert asking.poll() is None, asking.output
+        time.sleep(0.01)
+    os.kill(server.pid, signal.SIGKILL)
+    before = journal.read_bytes().count(b"\n")
+    server.wait()
+    server = serve()
+    try:
+        assert asking.wait() == 0, asking.output
+    finally:
+        os.kill(server.pid, signal.SIGTERM)
+        server.wait()
+    [row] = there.glob("rows/*/*")
+    mine, theirs = (json.loads((folder / "results.json").read_text()) for folder in (here, row))
+    assert mine["by_level"] == theirs["by_level"] and len(mine["by_level"]) == 48
+    assert before < journal.read_bytes().count(b"\n"), "it was killed in the middle"
 
 
 @pytest.mark.parametrize(

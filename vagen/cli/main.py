@@ -124,6 +124,13 @@ COMMANDS = {
         ("store ls s3://bucket/runs",),
     ),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
+    "deploy": Command(
+        "vagen.cli.deploy:deploy",
+        "serve a registered run's agent on Kubernetes, if it plays as well there",
+        "where levels are played: infra.environments.workers=4, ...",
+        ("deploy s3://vagen/runs/lake-1 --count 64",),
+    ),
+    "undeploy": Command("vagen.cli.deploy:undeploy", "delete an agent from Kubernetes"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
     "submit": Command("vagen.cli.submit:submit", "train, or evaluate a run, on Kubernetes", _WORDS),
 }

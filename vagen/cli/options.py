@@ -23,6 +23,10 @@ KUBEFLOW: list[Option] = [
     option("--host", help="address of Kubeflow Pipelines"),
     option("--kfp-namespace", help="your namespace, if Kubeflow has many users"),
 ]
+KUBERNETES: list[Option] = [
+    option("--namespace", help="instead of the kubeconfig's"),
+    option("--context", help="of the kubeconfig, instead of the current one"),
+]
 TRIALS: list[Option] = [
     option("--jobs", type=int, default=1, metavar="N", help="of a sweep: trainings at a time (1)"),
     option("--rerun", choices=["failed"], help="of a sweep: train again what had failed"),
@@ -278,9 +282,16 @@ OPTIONS: dict[str, list[Option]] = {
         option("run", nargs="?", default="latest", help="name, path or URI (default: the newest)"),
         option("--follow", action="store_true", help="logs: until the job ends"),
         option("--dry-run", action="store_true", help="gc: say what would be removed"),
-        option("--namespace", help="instead of the kubeconfig's"),
-        option("--context", help="of the kubeconfig, instead of the current one"),
+        *KUBERNETES,
     ],
+    "deploy": [
+        option("run", help="a registered run in a store: its URI, name or folder"),
+        option("--count", type=int, metavar="N", help="levels to play (all of the run's)"),
+        option("--share", type=int, default=100, metavar="PERCENT", help="of the requests (100)"),
+        option("--plain", action="store_true", help="a Deployment, even where KServe is"),
+        *KUBERNETES,
+    ],
+    "undeploy": [option("agent", help="name of its service"), *KUBERNETES],
     "compile": [
         option("--output", default="build/pipeline.yaml", help="file to write"),
         option("--image", help="container image of the steps"),

@@ -1,20 +1,18 @@
 """Address and token for jobs on the head of a RayCluster."""
 
 import base64
-import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from vagen.cluster.clusters import cluster_pods
 from vagen.cluster.errors import ClusterError
+from vagen.cluster.forward import forwarded
 from vagen.cluster.kube import SECRETS, Kube, Object
 
-PORT = "8265"
+PORT = 8265
 TOKEN_KEY = "auth_token"
 """Key of the token's secret (`RAY_AUTH_TOKEN_SECRET_KEY`, KubeRay utils/constant.go, v1.6)."""
-_FORWARDING = re.compile(r"Forwarding from (127\.0\.0\.1:\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +56,8 @@ def forwarded_dashboard(kube: Kube, cluster: Object, context: str | None) -> Ite
     heads = cluster_pods(kube, name, "head")
     if not heads:
         raise ClusterError(f"RayCluster {name} has no head at present")
-    pod = heads[0]["metadata"]["name"]
-    words = ["kubectl", "--namespace", kube.namespace, *(["--context", context] if context else [])]
-    try:
-        process = subprocess.Popen(
-            [*words, "port-forward", f"pod/{pod}", f":{PORT}"], stdout=subprocess.PIPE, text=True
-        )
-    except FileNotFoundError as error:
-        raise ClusterError("kubectl is not installed: it forwards the dashboard's port") from error
-    with process:
-        try:
-            assert process.stdout is not None
-            found = _FORWARDING.match(process.stdout.readline())
-            if found is None:
-                raise ClusterError(f"kubectl cannot forward port {PORT} of pod {pod}")
-            yield Dashboard(f"http://{found[1]}", read_token(kube, cluster))
-        finally:
-            process.terminate()
+    with forwarded(kube, f"pod/{heads[0]['metadata']['name']}", PORT, context) as address:
+        yield Dashboard(address, read_token(kube, cluster))
 
 
 def read_token(kube: Kube, cluster: Object) -> str:

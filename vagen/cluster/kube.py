@@ -128,6 +128,10 @@ class Kube:
         """Merges fields into an object (JSON merge patch, RFC 7386)."""
         return self._json("PATCH", resource, name, body=body)
 
+    def replace(self, resource: Resource, name: str, body: Object) -> Object:
+        """Replaces an object; `body` has the resource version that was read."""
+        return self._json("PUT", resource, name, {"fieldValidation": "Strict"}, body)
+
     def delete(self, resource: Resource, name: str, *, read: Object | None = None) -> bool:
         """Requests an object's deletion after its dependents; False if it does not exist.
 

@@ -97,6 +97,17 @@ class ResourcesConfig(Section):
     """Size of `/dev/shm`; null: the container runtime's 64 MiB."""
 
 
+class DeployConfig(Section):
+    """How the pipeline's last step deploys the agent (docs/serving.md)."""
+
+    count: PositiveInt | None = None
+    """Levels per environment that the deployed agent plays; null: all."""
+    share: Annotated[int, Field(ge=1, le=100)] = 100
+    """Percent of the requests that a new version gets; less than 100 needs KServe."""
+    plain: bool = False
+    """Use a Deployment even where KServe is installed."""
+
+
 class KubernetesConfig(Section):
     """Where the pipeline's steps and the run's Ray cluster are placed.
 
@@ -111,6 +122,8 @@ class KubernetesConfig(Section):
     """Container image of the Ray cluster; null takes the template's."""
     template: ObjectName = "vagen-raycluster"
     """Config map with the platform's RayCluster (key `raycluster.yaml`)."""
+    deploy: DeployConfig | None = None
+    """Deploy the registered agent (`deploy: {}`); null: do not."""
     queue: ObjectName | None = None
     """Kueue local queue that admits the Ray cluster; null uses none."""
     service_account: ObjectName | None = "vagen-step"

@@ -30,7 +30,7 @@ DURING_TRAINING = "measure"
 """Stage that may run during a training, since no other process writes its folder."""
 STORE_AWAY_SECONDS = 1800.0
 """Seconds that a step waits for an unresponsive store."""
-OWN_POD = frozenset({"build", "register", "measure", "finalize", "evaluate_model"})
+OWN_POD = frozenset({"build", "register", "measure", "finalize", "evaluate_model", "deploy"})
 """Stages and steps that run in their own pod on Kubernetes, without a Ray cluster."""
 
 
@@ -224,3 +224,42 @@ def evaluate_model(
     found = await_store(lambda: evaluate_in_store(evaluation, infra, uri, model))
     shutil.copyfile(found.folder / PAGE, path)
     return finite({f"{line.environment}/{line.model}": line.success for line in found.lines})
+
+
+def deploy_agent(run: str, name: str) -> dict[str, Any]:
+    """Deploys the agent of a registered run; see `vagen.deploy.deploy`.
+
+    Args:
+        run: URI of the run.
+        name: Name of the evaluation of the deployed agent.
+
+    Returns:
+        `text`, the result in words, and `metrics`.
+
+    Raises:
+        ConfigError: The infra of the run has no section `kubernetes.deploy`.
+        ClusterError: The agent does not start.
+    """
+    from vagen.cluster import connect
+    from vagen.deploy import deploy
+
+    set_up_process()
+    opened = await_store(lambda: Run.open(run))
+    if opened.mirror is not None:
+        opened.mirror.pull()
+    where = opened.infra.kubernetes
+    if where is None or where.deploy is None:
+        raise ConfigError("the run's infra has no section `kubernetes.deploy`: add `deploy: {}`")
+    options = where.deploy
+    found = deploy(
+        opened,
+        connect(where.namespace),
+        opened.infra,
+        name,
+        count=options.count,
+        share=options.share,
+        plain=options.plain,
+    )
+    print(found.text, flush=True)
+    metrics = {"deployed": float(found.verdict.passed), "success": found.verdict.success}
+    return {"text": found.text, "metrics": metrics}

@@ -8,6 +8,7 @@ import asyncio
 import math
 import secrets
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -76,11 +77,14 @@ class CloseOrder(Section):
     """A session to close."""
 
     session: str
+    success: bool | None = None
+    """Whether the agent reached its goal, for the metrics."""
 
 
-class ActOrder(CloseOrder):
+class ActOrder(Section):
     """The next turn of a session."""
 
+    session: str
     observation: ObservationPart | None = None
     """What the last actions led to; none in the first turn if `reset` had it."""
     reward: float | None = None
@@ -220,6 +224,7 @@ class Agents:
         *,
         max_sessions: int = 64,
         idle_seconds: float = 1800.0,
+        count: Callable[[str, str], Any] = lambda kind, result: None,
     ):
         """Makes one environment of each kind, for its prompt and its parser.
 
@@ -228,6 +233,8 @@ class Agents:
             model: The run's policy.
             max_sessions: Maximum number of sessions.
             idle_seconds: Idle time after which a session is closed.
+            count: Called with `turns` and `correct`, `invalid_action` or `wrong_layout`; with
+                `episodes` and `success`, `failure` or `unknown`.
 
         Raises:
             ConfigError: An environment has a parser of its own.
@@ -236,6 +243,7 @@ class Agents:
         self._config = config.model_copy(update={"rollout_manager": manager})
         self._model = model
         self._max_sessions, self._idle_seconds = max_sessions, idle_seconds
+        self._count = count
         self._envs: dict[str, TurnEnv] = {}
         for config_id, spec in config.envs.items():
             env = make(spec.env_name, spec.env_config)
@@ -283,14 +291,22 @@ class Agents:
         if session is None:
             raise RequestError("there is no such session: it was closed, or idle for too long", 404)
         observation = None if order.observation is None else self._read(order.observation)
-        return await session.act(observation, order.retries)
+        turn = await session.act(observation, order.retries)
+        wrong = "wrong_layout" if turn["answer"] is None else "invalid_action"
+        self._count("turns", "correct" if turn["format_correct"] else wrong)
+        return turn
 
     async def close(self, order: CloseOrder) -> dict[str, Any]:
         """Closes a session; ignores closed ones."""
-        session = self._sessions.pop(order.session, None)
-        if session is not None:
-            await session.close()
+        outcome = {True: "success", False: "failure", None: "unknown"}[order.success]
+        await self._end(order.session, outcome)
         return {"session": order.session}
+
+    async def _end(self, key: str, outcome: str) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._count("episodes", outcome)
+            await session.close()
 
     def _read(self, part: ObservationPart) -> Observation:
         if part.images and not self._model.processor.has_vision:
@@ -300,4 +316,4 @@ class Agents:
     async def _sweep(self) -> None:
         oldest = time.monotonic() - self._idle_seconds
         for key in [key for key, session in self._sessions.items() if session.used < oldest]:
-            await self._sessions.pop(key).close()
+            await self._end(key, "unknown")

@@ -75,6 +75,20 @@ class ServeMetrics:
         self.tokens = prometheus.Counter(
             "vagen_serve_tokens", "Tokens: prompt, cached (of prompt), answer.", ["kind"], **own
         )
+        self.agent = {
+            "turns": prometheus.Counter(
+                "vagen_agent_turns",
+                "Turns of the agent: correct, invalid_action, wrong_layout.",
+                ["result"],
+                **own,
+            ),
+            "episodes": prometheus.Counter(
+                "vagen_agent_episodes",
+                "Closed sessions of the agent: success, failure, unknown.",
+                ["result"],
+                **own,
+            ),
+        }
         self.seconds = prometheus.Histogram(
             "vagen_serve_answer_seconds", "Time of an answer.", buckets=_SECONDS, **own
         )
@@ -106,11 +120,15 @@ class Server:
         """
         self.model, self.name, self.settings = model, name, settings
         self.tokens = ClientTokens(settings.tokens_file, token)
-        self.agents = None
+        self.agents, self.metrics = None, ServeMetrics()
         if run is not None:
-            limits = {"max_sessions": settings.max_sessions, "idle_seconds": settings.idle_seconds}
-            self.agents = Agents(run, model, **limits)
-        self.metrics = ServeMetrics()
+            self.agents = Agents(
+                run,
+                model,
+                max_sessions=settings.max_sessions,
+                idle_seconds=settings.idle_seconds,
+                count=lambda kind, result: self.metrics.agent[kind].labels(result).inc(),
+            )
         model.count = lambda kind, number: self.metrics.tokens.labels(kind).inc(number)
         self.begun = int(time.time())
         self._pending = 0

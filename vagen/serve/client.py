@@ -45,6 +45,7 @@ class AgentClient:
             while not robot.done:
                 frame = robot.do(turn.actions)
                 turn = agent.act("<image>", [frame])
+            agent.end(success=robot.succeeded)
         ```
     """
 
@@ -63,7 +64,7 @@ class AgentClient:
 
     def reset(self, **options: Any) -> None:
         """Opens a session, and ends the one before; `options`: `env`, `temperature`, `seed`."""
-        self._end()
+        self.end()
         self._session = self._post("reset", options)["session"]
 
     def act(
@@ -85,12 +86,13 @@ class AgentClient:
 
     def close(self) -> None:
         """Closes the session and the connection."""
-        self._end()
+        self.end()
         self._http.close()
 
-    def _end(self) -> None:
+    def end(self, success: bool | None = None) -> None:
+        """Closes the session; `success`, if known, is counted in the server's metrics."""
         if self._session is not None:
-            self._post("close", {"session": self._session})
+            self._post("close", {"session": self._session, "success": success})
             self._session = None
 
     def _post(self, path: str, order: dict[str, Any]) -> dict[str, Any]:

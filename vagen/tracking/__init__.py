@@ -10,7 +10,9 @@ from vagen.tracking.registry import (
     Registration,
     RegistrationError,
     fetch_registered,
+    holder_results,
     load_registered,
+    record_deployment,
     register_model,
 )
 from vagen.tracking.server import TrackingError, default_uri, open_client
@@ -41,6 +43,7 @@ __all__ = [
     "default_uri",
     "fetch_registered",
     "git_commit",
+    "holder_results",
     "levels_needed",
     "load_registered",
     "open_client",
@@ -48,6 +51,7 @@ __all__ = [
     "paired_bootstrap",
     "paired_seeds",
     "pass_at_k",
+    "record_deployment",
     "register_model",
     "success_ci95",
 ]

@@ -165,6 +165,49 @@ def fetch_registered(model_uri: str, *, uri: str) -> Path:
         ) from error
 
 
+def holder_results(
+    name: str, alias: str, *, uri: str
+) -> tuple[str, dict[str, float] | None] | None:
+    """The version that holds an alias, with its results by level, None if it has none.
+
+    None if no version holds the alias, or the model is not registered.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+    """
+    client = open_client(uri)
+    with mlflow_at(uri) as mlflow:
+        if not client.search_registered_models(f"name = '{name}'"):
+            return None
+        aliases = client.get_registered_model(name).aliases
+        if alias not in aliases:
+            return None
+        holder = str(aliases[alias])
+        return holder, _stored_results(mlflow, f"models:/{name}/{holder}")
+
+
+def record_deployment(name: str, version: str, reason: str, *, alias: str | None, uri: str) -> None:
+    """Writes the result of a deployment into a version's tag `deployment`.
+
+    Args:
+        name: Name of the registered model.
+        version: Its version.
+        reason: The result in words.
+        alias: Alias to move to it; None to move none.
+        uri: MLflow server or database.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+    """
+    client = open_client(uri)
+    try:
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, version)
+        client.set_model_version_tag(name, version, "deployment", reason)
+    except errors() as error:
+        raise TrackingError(f"models:/{name}/{version}: {error}") from error
+
+
 def _log(
     mlflow: Any,
     client: "MlflowClient",

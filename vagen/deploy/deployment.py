@@ -1,0 +1,144 @@
+"""Deploys a registered version: it starts beside the live one, plays, and stays or is removed."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vagen import progress
+from vagen.cluster.kube import Kube
+from vagen.config.base import ConfigError
+from vagen.config.infra import InfraConfig
+from vagen.deploy.agent import Agent, agent_of
+from vagen.deploy.gate import Verdict, judge, play_levels
+from vagen.deploy.rollout import Rollout, open_rollout, remove
+from vagen.run import layout
+from vagen.run.folder import read_results
+from vagen.run.run import Run
+from vagen.tracking import default_uri, holder_results, record_deployment
+
+ALIAS = "deployed"
+"""MLflow's alias of the version that answers requests."""
+TOKEN = "VAGEN_SERVE_TOKEN"
+"""Environment variable with the agent's API key."""
+START_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """Result of a deployment."""
+
+    agent: Agent
+    verdict: Verdict
+    folder: Path
+    """The evaluation of the deployed agent (`vagen view`)."""
+
+    @property
+    def text(self) -> str:
+        """One line for users."""
+        done = "deployed" if self.verdict.passed else "rolled back"
+        return (
+            f"{self.agent.model_uri} {done}: success {self.verdict.success:.3f} on "
+            f"{self.verdict.levels} levels; {self.verdict.reason}"
+        )
+
+
+def deploy(
+    run: Run,
+    kube: Kube,
+    infra: InfraConfig,
+    name: str,
+    *,
+    count: int | None = None,
+    share: int = 100,
+    plain: bool = False,
+    context: str | None = None,
+    start_seconds: float = START_SECONDS,
+) -> Deployed:
+    """Deploys the agent of a registered run, if it plays as well as before.
+
+    The new version starts beside the live one and plays held-out levels. It is compared, level by
+    level, with the run's own evaluation and with the version that holds the alias `deployed`. If it
+    is worse, it is removed and the live one stays.
+
+    Args:
+        run: A registered run in a store.
+        kube: The API server, with the namespace of agents.
+        infra: Where environments of the levels run, and MLflow.
+        name: Name of the evaluation of the deployed agent, one of the run's.
+        count: Levels per environment; None for all of the run's.
+        share: Percent of the requests that it gets; less than 100 needs KServe.
+        plain: Whether to use a Deployment even where KServe is.
+        context: Context of the kubeconfig, for `kubectl`.
+        start_seconds: Timeout of its start.
+
+    Raises:
+        ConfigError: The run is not registered, or not in a store, or `share` cannot be given.
+        ClusterError: It does not start, or cannot be reached; it is removed.
+        TrackingError: MLflow cannot be reached.
+    """
+    if not 1 <= share <= 100:
+        raise ConfigError(f"share is {share}; it must be from 1 to 100 percent")
+    agent = agent_of(run)
+    uri = infra.mlflow_tracking_uri or default_uri(Path(infra.output_dir))
+    before: dict[str, Mapping[str, float] | None] = {
+        "its evaluation": read_results(run.fetch(run.evaluation(layout.FINAL)))["by_level"]
+    }
+    holder = holder_results(agent.model, ALIAS, uri=uri)
+    if holder is not None and holder[0] != agent.version:
+        before[f"version {holder[0]}, deployed before"] = holder[1]
+    rollout = open_rollout(kube, agent, plain=plain, context=context)
+    verdict = _try(rollout, run, agent, infra, name, before, count, share, start_seconds)
+    result = Deployed(agent, verdict, run.evaluation(name))
+    alias = ALIAS if verdict.passed and share == 100 else None
+    record_deployment(agent.model, agent.version, result.text, alias=alias, uri=uri)
+    return result
+
+
+def _try(
+    rollout: Rollout,
+    run: Run,
+    agent: Agent,
+    infra: InfraConfig,
+    name: str,
+    before: Mapping[str, Mapping[str, float] | None],
+    count: int | None,
+    share: int,
+    seconds: float,
+) -> Verdict:
+    """Starts a version, plays, and promotes it or removes it; also on any error."""
+    token = TOKEN if os.environ.get(TOKEN) else None
+    folder = Path(infra.output_dir) / layout.EVALUATIONS / f"{run.name}-{name}"
+    promoted = False
+    try:
+        rollout.start(seconds, progress.note)
+        with rollout.url() as url:
+            row, failed = play_levels(
+                run, url, agent.name, folder, infra, count=count, token_env=token
+            )
+        shutil.copytree(row, run.evaluation(name), dirs_exist_ok=True)
+        if run.mirror is not None:
+            run.mirror.push_evaluation(run.evaluation(name))
+        played = read_results(row)["by_level"]
+        verdict = judge(played, failed, before, run.experiment.seed)
+        if verdict.passed:
+            rollout.promote(share)
+            promoted = True
+        return verdict
+    finally:
+        if not promoted:
+            rollout.roll_back()
+
+
+def undeploy(kube: Kube, name: str) -> list[str]:
+    """Deletes an agent, with all its versions.
+
+    Args:
+        kube: The API server, with its namespace.
+        name: Name of its service, such as `agent-lake`.
+
+    Returns:
+        What was deleted.
+    """
+    return remove(kube, name)
