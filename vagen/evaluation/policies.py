@@ -3,12 +3,14 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from vagen.clients import Client, NoAnswerError
 from vagen.clients.chat import Body, Chat, ChatReply, TokenUsage, tokens_of
 from vagen.clients.vendors import Hosted
+from vagen.config.base import ConfigError
 from vagen.config.errors import validate
 from vagen.config.evaluation_options import EndpointConfig
 from vagen.config.schema import ExperimentConfig
@@ -36,44 +38,31 @@ class EndpointFailure(Exception):
     """The endpoint had no answer; the episode does not count as the model's failure."""
 
 
+@dataclass
 class HostedPolicy:
     """A hosted model; reuses answers in the journal."""
 
-    def __init__(
-        self,
-        *,
-        environment: str,
-        spec: str,
-        chat: Chat,
-        make_body: Callable[[Sequence[dict[str, Any]], Sampling], Body],
-        journal: Journal,
-        budget: Budget,
-        price: Price | None,
-    ) -> None:
-        """Prepares it without requests.
-
-        Args:
-            environment: Name in the evaluation.
-            spec: The model's specification.
-            chat: Client of the model.
-            make_body: Creates a request from messages and sampling options.
-            journal: Journal of the evaluation.
-            budget: Remaining budget.
-            price: Price of the model; None if unknown.
-        """
-        self.transcript = Transcript()
-        self.forms: Counter[str] = Counter()
-        """Number of answers by form (`ChatReply.form`)."""
-        self.reasoned = 0
-        """Number of answers with separate reasoning."""
-        self.tokens = TokenUsage()
-        """Tokens of all answers, including those from the journal."""
-        self._environment, self._spec = environment, spec
-        self._chat, self._make_body = chat, make_body
-        self._journal, self._budget, self._price = journal, budget, price
-        self._turns: Counter[str] = Counter()
-        self._scale: float | None = None
-        """Largest ratio of actual to estimated prompt tokens so far."""
+    environment: str
+    """Name in the evaluation."""
+    spec: str
+    """The model's specification."""
+    chat: Chat
+    make_body: Callable[[Sequence[dict[str, Any]], Sampling], Body]
+    """Creates a request from messages and sampling options."""
+    journal: Journal
+    budget: Budget
+    price: Price | None
+    """Price of the model; None if unknown."""
+    transcript: Transcript = field(default_factory=Transcript)
+    forms: Counter[str] = field(default_factory=Counter)
+    """Number of answers by form (`ChatReply.form`)."""
+    reasoned: int = 0
+    """Number of answers with separate reasoning."""
+    tokens: TokenUsage = field(default_factory=TokenUsage)
+    """Tokens of all answers, including those from the journal."""
+    _turns: Counter[str] = field(default_factory=Counter)
+    _scale: float | None = None
+    """Largest ratio of actual to estimated prompt tokens so far."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
@@ -84,11 +73,11 @@ class HostedPolicy:
             EndpointFailure: The endpoint has no answer.
             BudgetExceeded: The budget is spent.
         """
-        body = self._make_body(self.transcript.messages(prompt_ids, images), sampling)
+        body = self.make_body(self.transcript.messages(prompt_ids, images), sampling)
         episode, _, _ = request_id.rpartition("/")
         turn, self._turns[episode] = self._turns[episode], self._turns[episode] + 1
-        key = Key(self._environment, episode, turn, self._spec, prompt_digest(body))
-        found = self._journal.get(key)
+        key = Key(self.environment, episode, turn, self.spec, prompt_digest(body))
+        found = self.journal.get(key)
         if found is None:
             found = await self._ask(key, body)
         if isinstance(found, str):
@@ -116,18 +105,18 @@ class HostedPolicy:
             scale = 1.0 if self._scale is None else _MARGIN * self._scale
             return TokenUsage(input=round(_prompt_tokens(body) * scale), output=_longest(body))
 
-        reservation = await self._budget.reserve(most, self._price)
+        reservation = await self.budget.reserve(most, self.price)
         start = time.monotonic()
         try:
-            reply = await self._chat.reply(body)
+            reply = await self.chat.reply(body)
             self._learn(body, reply)
-            self._budget.add(reply.tokens, self._price)
+            self.budget.add(reply.tokens, self.price)
         except NoAnswerError as error:
-            self._journal.put_failure(key, str(error), time.monotonic() - start)
+            self.journal.put_failure(key, str(error), time.monotonic() - start)
             return str(error)
         finally:
-            self._budget.settle(reservation)
-        self._journal.put(key, reply, time.monotonic() - start)
+            self.budget.settle(reservation)
+        self.journal.put(key, reply, time.monotonic() - start)
         return reply
 
 
@@ -143,25 +132,22 @@ def _longest(body: Body) -> int:
     return int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
 
 
+@dataclass
 class ScriptedPolicy:
     """Returns fixed answers, each drawn with the turn's seed."""
 
-    def __init__(self, answers: Mapping[str, Sequence[str]], config_of: Mapping[str, str]) -> None:
-        """Prepares the policy.
-
-        Args:
-            answers: Possible answers by environment id.
-            config_of: Returns the environment id of a trajectory.
-        """
-        self.transcript = Transcript()
-        self._answers, self._config_of = answers, config_of
+    answers: Mapping[str, Sequence[str]]
+    """Possible answers by environment id."""
+    config_of: Mapping[str, str]
+    """Environment ids by trajectory."""
+    transcript: Transcript = field(default_factory=Transcript)
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
     ) -> Generation:
         """See `Policy`; ids are of a `Transcript`, log-probabilities are 0."""
         episode, _, _ = request_id.rpartition("/")
-        said = Random(sampling.seed).choice(self._answers[self._config_of[episode]])
+        said = Random(sampling.seed).choice(self.answers[self.config_of[episode]])
         ids = [*self.transcript.ids(said), self.transcript.eos_id]
         return Generation(ids, [0.0] * len(ids), "stop")
 
@@ -176,11 +162,6 @@ def scripted_answers(
 
     Both come from training levels: `random` draws from all answers of the expert; `blind` is the
     one of its most frequent answers with the highest success, then the highest reward.
-
-    Args:
-        config: The experiment.
-        places: Where environments run.
-        blind: Whether to return the answer of `blind`.
 
     Raises:
         ConfigError: An environment has no expert.
@@ -220,8 +201,6 @@ def check_expert(env_name: str) -> None:
     Raises:
         ConfigError: It has no expert.
     """
-    from vagen.config.base import ConfigError
-
     if not get_environment(env_name).load().has_expert:
         raise ConfigError(
             f"{env_name} has no expert, so that there is no expert, random or blind row: leave "

@@ -283,13 +283,7 @@ class EvaluationContext:
 def layout_advice(
     config: ExperimentConfig, trajectories: Sequence[Trajectory], reasoned: int
 ) -> str:
-    """Why most answers lack the reasoning tags, and what helps; empty if they have them.
-
-    Args:
-        config: The experiment.
-        trajectories: The episodes of a hosted model.
-        reasoned: Number of answers with separate reasoning.
-    """
+    """Why most answers lack the reasoning tags, and what helps; empty if they have them."""
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
         begin, end = f"<{options.tags.think}>", f"</{options.tags.think}>"

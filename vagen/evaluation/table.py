@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import final
 
 from vagen.clients.chat import TokenUsage
 from vagen.evaluation.prices import Prices
@@ -15,6 +15,7 @@ from vagen.tracking import levels_needed, paired_bootstrap
 from vagen.tracking.stats import Interval
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Gain:
     """Mean difference of success from the baseline's, on the levels that both have played."""
@@ -69,10 +70,6 @@ class Line:
     """Why episodes failed or answers lack the layout; otherwise empty."""
     report: str = ""
     """Path of the page with its episodes, relative to the table."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable form."""
-        return asdict(self)
 
 
 def read_line(
@@ -140,53 +137,27 @@ def gain_over(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> 
     return Gain(found.gain, found.ci95, len(both), levels_needed(before, after))
 
 
-COLUMNS: tuple[str, ...] = (
-    "model",
-    "success",
-    "95 %",
-    "gain",
-    "gain 95 %",
-    "levels needed",
-    "turns",
-    "format",
-    "invalid",
-    "observation",
-    "prediction",
-    "tokens in",
-    "tokens out",
-    "cost",
-    "cost/solved",
-    "failed",
-)
-
-
 def cells(line: Line, attempts: int, currency: str) -> dict[str, str]:
     """A line as text by column; empty for unknown values."""
-    against = line.against
-    found = dict(
-        zip(
-            COLUMNS,
-            (
-                line.model,
-                number(line.success),
-                interval(line.ci95),
-                number(against.gain, "+.3f") if against else "",
-                interval(against.ci95) if against else "",
-                str(against.levels_needed or "") if against else "",
-                number(line.turns, ".2f"),
-                number(line.format_correct),
-                number(line.invalid),
-                number(line.observation),
-                number(line.prediction),
-                str(line.tokens.input) if line.tokens else "",
-                str(line.tokens.output) if line.tokens else "",
-                number(line.cost, ".4f", f" {currency}"),
-                number(line.cost_per_solved, ".5f", f" {currency}"),
-                f"{line.failed}" + (f" (+{line.unplayed} unplayed)" if line.unplayed else ""),
-            ),
-            strict=True,
-        )
-    )
+    against, tokens = line.against, line.tokens
+    found = {
+        "model": line.model,
+        "success": number(line.success),
+        "95 %": interval(line.ci95),
+        "gain": number(against and against.gain, "+.3f"),
+        "gain 95 %": interval(against and against.ci95),
+        "levels needed": str((against and against.levels_needed) or ""),
+        "turns": number(line.turns, ".2f"),
+        "format": number(line.format_correct),
+        "invalid": number(line.invalid),
+        "observation": number(line.observation),
+        "prediction": number(line.prediction),
+        "tokens in": str(tokens.input) if tokens else "",
+        "tokens out": str(tokens.output) if tokens else "",
+        "cost": number(line.cost, ".4f", f" {currency}"),
+        "cost/solved": number(line.cost_per_solved, ".5f", f" {currency}"),
+        "failed": f"{line.failed}" + (f" (+{line.unplayed} unplayed)" if line.unplayed else ""),
+    }
     if attempts > 1:
         k = str(attempts)
         found[f"pass@{k}"] = _with_interval(line.pass_at, line.pass_at_ci95, k)

@@ -133,14 +133,7 @@ def request_body(
     messages: Sequence[dict[str, Any]],
     sampling: Sampling,
 ) -> Body:
-    """Creates the request for the next answer.
-
-    Args:
-        options: Options of the endpoint.
-        hosted: The model.
-        messages: Result of `Transcript.messages`.
-        sampling: Sampling options of the experiment.
-    """
+    """Creates the request for the next answer."""
     temperature = sampling.temperature if options.temperature is None else options.temperature
     body: Body = {
         "model": hosted.name,

@@ -36,11 +36,7 @@ class ServiceClient:
     """Opens sessions on all addresses of a service in turn. Belongs to one event loop."""
 
     def __init__(self, config: EnvironmentsConfig):
-        """Prepares the client without connecting.
-
-        Args:
-            config: Configuration with `url`.
-        """
+        """Prepares the client without connecting."""
         assert config.url is not None
         self._config = config
         self._url = config.url

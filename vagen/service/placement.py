@@ -104,12 +104,7 @@ _made: dict[tuple[int, str, int], Environments] = {}
 def environments_of(
     config: EnvironmentsConfig | None = None, *, num_processes: int = 1
 ) -> Environments:
-    """The `Environments` of a configuration (None: the default), cached in this process.
-
-    Args:
-        config: `infra.environments`.
-        num_processes: See `Environments`.
-    """
+    """The `Environments` of a configuration (None: the default), cached in this process."""
     config = config or EnvironmentsConfig()
     key = (os.getpid(), config.model_dump_json(), num_processes)
     if key not in _made:

@@ -156,13 +156,7 @@ class Wandb:
 
 
 def open_extra_tracker(name: str, *, run_dir: Path, run_name: str, project: str) -> ExtraTracker:
-    """An additional tracker by name, which continues from an earlier process.
-
-    Args:
-        name: `tensorboard` or `wandb`.
-        run_dir: The run's folder.
-        run_name: Name of the run in W&B.
-        project: W&B's project.
+    """The tracker `tensorboard` or `wandb`, which continues from an earlier process.
 
     Raises:
         TrackingError: It is not installed, or rejects the run.

@@ -377,12 +377,8 @@ def _judge(
 
 
 def _stored_results(mlflow: Any, model_uri: str) -> dict[str, float] | None:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            path = mlflow.artifacts.download_artifacts(
-                f"{model_uri}/artifacts/{_RESULTS}", dst_path=folder
-            )
-            data = json.loads(Path(path).read_text())
-            return {str(level): float(value) for level, value in data.items()}
-        except (*errors(), ValueError, AttributeError, TypeError):
-            return None
+    try:
+        data = mlflow.artifacts.load_dict(f"{model_uri}/artifacts/{_RESULTS}")
+        return {str(level): float(value) for level, value in data.items()}
+    except (*errors(), ValueError, AttributeError, TypeError):
+        return None

@@ -66,11 +66,7 @@ def import_mlflow() -> Any:
 
 
 def open_client(uri: str, *, option: str = "infra.mlflow_tracking_uri") -> "MlflowClient":
-    """A client of the server or database at `uri`, after a successful request.
-
-    Args:
-        uri: Address of the server or database.
-        option: Name of the user's option, for messages.
+    """A client of the server or database at `uri` (the user's `option`), after a request.
 
     Raises:
         TrackingError: It cannot be reached, or is not MLflow.

@@ -90,12 +90,7 @@ def pass_at_k(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dict[st
 
 
 def attempts_ci95(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dict[str, Interval]]:
-    """95 % intervals over levels of `pass_at_k`, named `pass_at_ci95`, ...
-
-    Args:
-        levels: Outcomes of the attempts, by level.
-        max_k: The largest k.
-    """
+    """95 % intervals over levels of `pass_at_k`, named `pass_at_ci95`, ..."""
     return {
         f"{name}_ci95": {k: success_ci95(found) for k, found in by_k.items()}
         for name, by_k in _rates_of_attempts(levels, max_k).items()
@@ -117,9 +112,7 @@ def _rates_of_attempts(
     return found
 
 
-def levels_needed(
-    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
-) -> int | None:
+def levels_needed(baseline: ArrayLike, candidate: ArrayLike) -> int | None:
     """Number of levels to detect this difference at the 5 % level with a power of 80 %.
 
     `((z_.975 + z_.8) s / gain)²`, with the standard deviation `s` of the paired differences.
@@ -144,9 +137,7 @@ def levels_needed(
     return max(_MIN_LEVELS, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
 
 
-def paired_seeds(
-    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
-) -> GainOfSeeds:
+def paired_seeds(baseline: ArrayLike, candidate: ArrayLike) -> GainOfSeeds:
     """Mean of `candidate - baseline` over seeds, with Student's 95 % interval.
 
     A seed is one observation for any number of levels, since methods vary more over seeds than test
@@ -171,11 +162,7 @@ def paired_seeds(
 
 
 def paired_bootstrap(
-    baseline: Sequence[float] | ArrayLike,
-    candidate: Sequence[float] | ArrayLike,
-    *,
-    seed: int,
-    resamples: int = 10_000,
+    baseline: ArrayLike, candidate: ArrayLike, *, seed: int, resamples: int = 10_000
 ) -> PairedGain:
     """Mean of `candidate - baseline` over the same levels, with its 95 % percentile interval.
 
@@ -210,9 +197,7 @@ def paired_bootstrap(
     return PairedGain(float(difference.mean()), (float(low), float(high)))
 
 
-def _paired(
-    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
-) -> NDArray[np.float64]:
+def _paired(baseline: ArrayLike, candidate: ArrayLike) -> NDArray[np.float64]:
     before, after = (np.asarray(x, np.float64) for x in (baseline, candidate))
     if before.shape != after.shape or before.ndim != 1 or not before.size:
         raise ValueError(
