@@ -13,8 +13,7 @@ import pytest
 from vagen import envs
 from vagen.config.infra import EnvironmentsConfig
 from vagen.envs import check_env
-from vagen.envs.web import browser as browser_module
-from vagen.envs.web.browser import BrowserLost, browser
+from vagen.envs.web.browser import Browser, BrowserLost, browser
 from vagen.envs.web.env import TaskName
 from vagen.envs.web.screen import Action, Screen
 from vagen.service import Environments
@@ -225,7 +224,7 @@ def test_sessions_share_a_page_and_none_sees_another():
 
 def test_no_browser_is_said_with_what_to_do(monkeypatch):
     monkeypatch.setenv("PLAYWRIGHT_CHROMIUM", "/nowhere/chromium")
-    monkeypatch.setattr(browser_module, "_browsers", {})
+    monkeypatch.setattr("vagen.envs.web.env.browser", Browser)
     with pytest.raises(BrowserLost, match="playwright install chromium"):
         make().reset(seed=0)
 

@@ -17,7 +17,7 @@ ItemT = TypeVar("ItemT")
 WORDS = SimpleNamespace(
     **yaml.safe_load(resources.files("vagen.envs.web").joinpath("words.yaml").read_text())
 )
-"""Vocabulary of the applications."""
+"""What the applications are about."""
 
 App = dict[str, Any]
 """State of an application, JSON: `page`, `past` (pages to go back to, each with the id of what was
@@ -163,6 +163,19 @@ def fixes(app: App, wanted: Mapping[str, Any]) -> list[Step]:
     return steps
 
 
+def mend(app: App, jobs: list[tuple[list[str], Goal, Goal | None]]) -> list[Step]:
+    """Steps that open pages, give their values as wanted and save them, or delete (None).
+
+    A job is a page (`opened`), the values that it opens with, and those that are wanted.
+    """
+    here, steps = opened(app), list[Step]()
+    for there, values, wanted in sorted(jobs, key=lambda job: job[0] != here):
+        done = fixes(app if here == there else app | {"values": values}, wanted or {})
+        steps += [*way(here, there), *done, ("click", "save" if wanted else "delete")]
+        here = there[:-1]
+    return steps
+
+
 def pick(rng: Random, items: Sequence[ItemT]) -> ItemT:
     """One item."""
     return items[draw_index(rng, len(items))]
@@ -171,6 +184,12 @@ def pick(rng: Random, items: Sequence[ItemT]) -> ItemT:
 def number(rng: Random, least: int, most: int) -> str:
     """A whole number in digits."""
     return str(pick(rng, range(least, most + 1)))
+
+
+def swaps(word: str) -> list[str]:
+    """The word with two different neighbouring letters after the first swapped, in every way."""
+    cuts = [at for at in range(1, len(word) - 1) if word[at] != word[at + 1]]
+    return [word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in cuts]
 
 
 def some(rng: Random, items: Iterable[ItemT], count: int | None = None) -> list[ItemT]:

@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -37,8 +38,6 @@ CALL_SECONDS = 30.0
 """Time limit of what a page is asked for."""
 START_SECONDS = 120.0
 """Time limit of the start of a browser, on a busy machine."""
-END_SECONDS = 5.0
-"""Time limit of closing what does not answer."""
 ARGUMENTS = (
     "--disable-background-networking",
     "--disable-gpu",
@@ -152,31 +151,34 @@ class Browser:
         except Error as error:
             raise BrowserLost(f"the browser failed: {str(error).splitlines()[0]}") from None
 
-    def use(self, size: Size, session: object, work: Callable[[Page], ResultT]) -> ResultT:
-        """Calls `work` with a page, and once more with another if the first dies or hangs.
+    def use(
+        self, size: Size, session: object, work: Callable[[Page], ResultT], *, again: bool = True
+    ) -> ResultT:
+        """Calls `work` with a page.
 
         Args:
             size: Size of the page.
             session: Whose page is wanted; one that another session drew last does as well.
-            work: Changes nothing but the page, or nothing before it is sure to return.
+            work: Changes nothing but the page.
+            again: Whether to call it once more, with a new page, if the first dies or hangs.
 
         Raises:
             BrowserLost: No Chromium starts, or both pages failed.
         """
-        for is_last in (False, True):
-            page = self._take(size, session)
-            try:
-                result = work(page)
-            except BrowserLost:
-                self._drop(page)
-                if is_last:
-                    raise
-            else:
-                with self._lock:
-                    if page.context.browser is self._chromium:
-                        self._free.setdefault(size, []).append(page)
-                return result
-        raise AssertionError("the loop ends by its last pass")
+        page = self._take(size, session)
+        try:
+            result = work(page)
+        except BrowserLost:
+            with self._lock:
+                if page.context.browser is self._chromium:
+                    self.kill()
+            if not again:
+                raise
+            return self.use(size, session, work, again=False)
+        with self._lock:
+            if page.context.browser is self._chromium:
+                self._free.setdefault(size, []).append(page)
+        return result
 
     def _take(self, size: Size, session: object) -> Page:
         with self._lock:
@@ -187,15 +189,6 @@ class Browser:
                 own = (at for at, page in enumerate(free) if page.shown is session)
                 return free.pop(next(own, -1))
             return self.call(self._open(size), START_SECONDS)
-
-    def _drop(self, page: Page) -> None:
-        """Closes a page that failed; if that fails too, its Chromium."""
-        try:
-            self.call(page.context.close(), END_SECONDS)
-        except BrowserLost:
-            with self._lock:
-                if page.context.browser is self._chromium:
-                    self.kill()
 
     def kill(self) -> None:
         """Ends Chromium, whatever it does."""
@@ -210,7 +203,7 @@ class Browser:
         self.kill()
         if self._playwright is not None and self._owner == os.getpid():
             with suppress(BrowserLost):
-                self.call(self._playwright.stop(), END_SECONDS)
+                self.call(self._playwright.stop())
             self._playwright = None
 
     async def _start(self) -> None:
@@ -251,12 +244,12 @@ class Browser:
         return Page(self, context, page, await context.new_cdp_session(page), size)
 
 
-_browsers: dict[int, Browser] = {}
+@cache
+def _browser(pid: int) -> Browser:
+    del pid
+    return Browser()
 
 
 def browser() -> Browser:
     """The browser of this process; one that was started before a fork stays the parent's."""
-    if os.getpid() not in _browsers:
-        _browsers.clear()
-        _browsers[os.getpid()] = Browser()
-    return _browsers[os.getpid()]
+    return _browser(os.getpid())

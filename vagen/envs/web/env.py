@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
 from vagen.envs.base import State
 from vagen.envs.claims import Claim
@@ -17,26 +18,49 @@ from vagen.envs.config import EnvConfig
 from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
 from vagen.envs.parsing import ActionReader
 from vagen.envs.turns import TurnEnv
-from vagen.envs.web.application import Task, new_app, pick
+from vagen.envs.web.application import WORDS, Task, new_app, pick, swaps
 from vagen.envs.web.browser import Page, browser
-from vagen.envs.web.screen import KEYS, KINDS, Action, Screen, cost
+from vagen.envs.web.screen import KEYS, KINDS, Action, Screen, cost, middle
 
 ResultT = TypeVar("ResultT")
 
 WITHIN_X, WITHIN_Y = 40, 16
 """Tolerance of places, in the units of actions."""
+AHEAD = 3
+"""Number of steps whose places are described."""
 
 
 def _plain(said: str) -> str:
-    """Words and numbers of a name or value, as claims hold them: without those between claims."""
+    """Words and numbers of a name or value, without those between claims."""
     words = re.findall(r"[a-z0-9]+", said.lower())
     left = (word for word in words if word not in ("a", "an", "and", "is", "the"))
-    return " ".join(left)[:40].strip() or "empty"
+    return " ".join(left) or "empty"
+
+
+@cache
+def _vocabulary() -> set[str]:
+    """Words of all applications, also misspelt."""
+    words = set(re.findall(r"[a-z0-9]+", json.dumps(vars(WORDS))))
+    return words | {swap for word in " ".join(WORDS.sentences).split() for swap in swaps(word)}
+
+
+def _named(said: str) -> str:
+    """A name or value as a true text has it: what an agent made up is `other`."""
+    known, words = _vocabulary() | {""}, _plain(said).split()[:8]
+    return " ".join(each if each.rstrip("0123456789") in known else "other" for each in words)
+
+
+def _known(said: str) -> str:
+    """The same; a text cannot hide anything else where a name or value stands."""
+    if (named := _named(said)) != said:
+        raise ValueError(f"{said!r} has words of no application: say {named!r}")
+    return said
 
 
 Words = Annotated[
     str,
     BeforeValidator(_plain),
+    AfterValidator(_known),
     Field(pattern="^[a-z0-9][a-z0-9 ]*?$", description="as on the page"),
 ]
 
@@ -58,7 +82,7 @@ class Holds(Claim):
 
 
 class At(Claim):
-    """Middle of something that the task needs, in the units of actions."""
+    """Middle of something that the next steps need, in the units of actions."""
 
     phrase = "{name} at ({x}, {y})"
     subject = ("name",)
@@ -74,7 +98,7 @@ class At(Claim):
 
 
 class Marked(Claim):
-    """Mark of something that the task needs."""
+    """Mark of something that the next steps need."""
 
     phrase = "{name} has mark {mark}"
     subject = ("name",)
@@ -141,15 +165,10 @@ class WebConfig(EnvConfig):
             raise ValueError("tasks: name each kind once, and at least one")
         least, most = self.difficulty
         if not 1 <= least <= most <= 3:
-            raise ValueError(
-                f"difficulty is [least, most] from 1 to 3; got {list(self.difficulty)}"
-            )
+            raise ValueError(f"difficulty is [least, most] from 1 to 3; got [{least}, {most}]")
         for task in self.tasks:
-            if self.width < KINDS[task].least_width:
-                raise ValueError(
-                    f"task {task} needs a width of at least {KINDS[task].least_width}; got "
-                    f"{self.width}"
-                )
+            if self.width < (least := KINDS[task].least_width):
+                raise ValueError(f"task {task} needs a width of at least {least}; got {self.width}")
         return self
 
     @property
@@ -164,17 +183,13 @@ class WebConfig(EnvConfig):
 
 
 def _example() -> State:
-    """A form on the smallest page."""
-    app = new_app("form", order=["name", "receipt"], sent=[], limit=None)
-    app["values"] = {"name": "", "receipt": False}
-    screen = Screen(KINDS["form"], app, {"values": {"name": "iris", "receipt": True}}, 160, 160)
-    asked = "Fill in: name iris, receipt on; leave the rest. Send."
-    return {
-        "env_name": "Web",
-        "instruction": asked,
-        **screen.to_state(),
-        "elements": screen.elements,
-    }
+    """A form on the smallest page, with fields that no task has: a text may not copy the prompt."""
+    app = new_app("form", order=["nickname", "parcel"], sent=[], limit=None)
+    app["values"] = {"nickname": "", "parcel": False}
+    screen = Screen(KINDS["form"], app, {"values": {"nickname": "other", "parcel": True}}, 160, 160)
+    asked = "Fill in: nickname other, parcel on; leave the rest. Send."
+    state = {"env_name": "Web", "instruction": asked, **screen.to_state()}
+    return {**state, "elements": screen.elements}
 
 
 class WebEnv(TurnEnv):
@@ -217,29 +232,30 @@ class WebEnv(TurnEnv):
 
     @classmethod
     def truth(cls, state: State, config: WebConfig) -> list[Claim]:
-        """Page, values in sight, places of what the task needs next, cursor."""
+        """Page, values in sight, places of what the next steps need, cursor."""
         steps = KINDS[state["task"]].plan(state["app"], state["goal"]) or []
-        needed = {target for verb, *rest in steps for target in rest[: 2 if verb == "drag" else 1]}
+        needed = {
+            target for verb, *rest in steps[:AHEAD] for target in rest[: 2 if verb == "drag" else 1]
+        }
         found: list[Claim] = []
         mark = 0
         for each in state["elements"]:
-            role, name = each["role"], each["name"]
+            role, name = each["role"], _named(each["name"])
             mark += "id" in each
             if role == "title":
                 found.append(Shows(page=name))
             elif role == "note":
                 found.append(Holds(field="note", value=name))
             elif role in ("textbox", "checkbox"):
-                found.append(Holds(field=name, value=each["value"]))
+                found.append(Holds(field=name, value=_named(each["value"])))
             elif role == "radio" and each["value"] == "on":
-                found.append(Holds(field=each["group"], value=name))
+                found.append(Holds(field=_named(each["group"]), value=name))
             if each.get("id") in needed:
                 if config.by_marks:
                     found.append(Marked(name=name, mark=mark))
                 else:
-                    left, top, width, height = each["box"]
-                    x, y = _written(config, state, left + width // 2, top + height // 2)
-                    found.append(At(name=name, x=x, y=y))
+                    (x, y), (wide, high) = middle(each), _pixels(config, *state["size"])
+                    found.append(At(name=name, x=round(x / wide), y=round(y / high)))
             if each.get("id") == state["focus"] is not None:
                 found.append(Cursor(field=name))
         return list({claim.topic(): claim for claim in reversed(found)}.values())[::-1]
@@ -253,8 +269,6 @@ class WebEnv(TurnEnv):
     def _frame_size(self) -> tuple[int, int]:
         scale = self.config.scale
         return round(self.config.height * scale), round(self.config.width * scale)
-
-    # Actions.
 
     def _action_reader(self) -> ActionReader:
         config, (height, width) = self.config, self._frame_size()
@@ -279,58 +293,45 @@ class WebEnv(TurnEnv):
 
         return read
 
-    def _meant(self, state: State, written: str) -> Action | None:
+    def _meant(self, screen: Screen, written: str) -> Action | None:
         """A read action with points in CSS pixels; None if it names a mark that is not there."""
         verb, _, rest = written.removesuffix(")").partition("(")
         if verb not in ("click", "drag"):
             return Action(verb, text=rest)
         numbers = [int(each) for each in rest.split(",")]
         if self.config.by_marks:
-            boxes = [each["box"] for each in state["elements"] if "id" in each]
-            if not all(0 < number <= len(boxes) for number in numbers):
+            if not all(0 < number <= len(screen.usable) for number in numbers):
                 return None
-            boxes = [boxes[number - 1] for number in numbers]
-            return Action(verb, tuple((x + w // 2, y + h // 2) for x, y, w, h in boxes))
-        (width, height), scale = state["size"], self.config.scale
-        per = (1 / scale, 1 / scale)
-        if self.config.targets == "thousandths":
-            per = (width / 1000, height / 1000)
+            return Action(verb, tuple(middle(screen.usable[number - 1]) for number in numbers))
+        wide, high = _pixels(self.config, screen.width, screen.height)
+        last_x, last_y = screen.width - 1, screen.height - 1
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        inside = (
-            (min(int(x * per[0]), width - 1), min(int(y * per[1]), height - 1)) for x, y in pairs
-        )
-        return Action(verb, tuple(inside))
+        points = [(min(int(x * wide), last_x), min(int(y * high), last_y)) for x, y in pairs]
+        return Action(verb, tuple(points))
 
     def _write_action(self, screen: Screen, action: Action) -> str:
         """An action as the agent writes it."""
         numbers: list[int] = []
-        for point in action.points:
+        for x, y in action.points:
             if self.config.by_marks:
-                element = screen.at(*point)
-                assert element is not None
-                numbers.append(1 + screen.usable.index(element))
+                marks = [each["id"] for each in screen.usable]
+                numbers.append(1 + marks.index((screen.at(x, y) or {})["id"]))
             else:
-                numbers += _written(self.config, screen.to_state(), *point)
+                wide, high = _pixels(self.config, screen.width, screen.height)
+                numbers += [round(x / wide), round(y / high)]
         return f"{action.verb}({','.join(map(str, numbers)) or action.text})"
 
     def any_action(self, chance: Random) -> str:
         """A click on something in sight."""
-        screen = Screen.of_state(self._state)
-        boxes = [each["box"] for each in screen.usable]
-        if not boxes:
+        if not (usable := self._screen.usable):
             return "wait()"
-        left, top, width, height = chance.choice(boxes)
-        middle = (left + width // 2, top + height // 2)
-        return self._write_action(screen, Action("click", (middle,)))
-
-    # The application.
+        click = Action("click", (middle(chance.choice(usable)),))
+        return self._write_action(self._screen, click)
 
     def _load_level(self, level: WebLevel, seed: int) -> None:
-        task, config = level.task, self.config
+        task, size = level.task, (self.config.width, self.config.height)
         self._instruction = task.instruction
-        self._screen = Screen(
-            KINDS[level.kind], task.app, task.goal, config.width, config.height
-        ).copy()
+        self._screen = Screen(KINDS[level.kind], task.app, task.goal, *size).copy()
         self._start = self._left = cost(self._screen.plan() or [])
         self._refresh()
 
@@ -355,7 +356,7 @@ class WebEnv(TurnEnv):
 
     def _move(self, action: str) -> tuple[float, bool]:
         screen = self._screen
-        meant = self._meant({**screen.to_state(), "elements": self._elements}, action)
+        meant = self._meant(screen, action)
         if meant is not None:
             if self.config.render_mode == "text":
                 screen.act(meant)
@@ -381,13 +382,15 @@ class WebEnv(TurnEnv):
         state = {"env_name": self.env_name, "instruction": self._instruction}
         return state | self._screen.copy().to_state() | {"elements": self._elements}
 
-    def _plan(self, count: int) -> list[str]:
-        return self._planned(self._screen.copy(), count)
+    def _plan(self, count: int, screen: Screen | None = None) -> list[str]:
+        """Optimal actions from a screen; none for what is not in sight at its start."""
+        screen, found = (screen or self._screen).copy(), list[str]()
 
-    def _planned(self, screen: Screen, count: int) -> list[str]:
-        """Up to `count` actions, changing `screen`; none for what is not in sight at the start."""
-        found, shown = list[str](), _layout(screen)
-        while len(found) < count and _layout(screen) == shown:
+        def layout() -> list[Any]:
+            return [(each["id"], each["box"]) for each in screen.usable]
+
+        shown = layout()
+        while len(found) < count and layout() == shown:
             steps = screen.plan()
             if not steps:
                 found += ["done()"] if self.config.finish == "done" and not screen.over else []
@@ -400,15 +403,12 @@ class WebEnv(TurnEnv):
     def _after(self, state: State, actions: list[str]) -> State:
         screen = Screen.of_state(state).copy()
         for action in actions:
-            now = {**screen.to_state(), "elements": screen.elements}
-            if (meant := self._meant(now, action)) is not None:
+            if (meant := self._meant(screen, action)) is not None:
                 screen.act(meant)
         return {**state, **screen.to_state(), "elements": screen.elements}
 
     def _reason(self, actions: list[str]) -> str:
         return " then ".join(actions)
-
-    # Images and texts.
 
     def picture(self) -> NDArray[np.uint8]:
         """The page in the browser, uint8 [height, width, 3] in pixels of the picture."""
@@ -440,15 +440,15 @@ class WebEnv(TurnEnv):
 
     def example_response(self) -> str:
         """A response in the configured layout that is true for `example_state`."""
-        screen = Screen.of_state(self.example_state).copy()
-        actions = self._planned(screen, self.config.max_actions_per_step)
+        screen = Screen.of_state(self.example_state)
+        actions = self._plan(self.config.max_actions_per_step, screen)
         return self._write(actions, self.example_state, self._after(self.example_state, actions))
 
     def _state_rule(self) -> str:
         where = "the mark" if self.config.by_marks else "the middle"
         return (
             "Describe a state by the page, by what each field, choice and checkbox in sight holds, "
-            f"by {where} of each thing that the task needs, and by the field with the cursor, if "
+            f"by {where} of what the next {AHEAD} steps need, and by the field with the cursor, if "
             f"any; such as: {self.state_text(self.example_state)}"
         )
 
@@ -482,13 +482,8 @@ class WebEnv(TurnEnv):
         return f"do the task . actions : click({where}) , type(text) , scroll(down) , back(){over}"
 
 
-def _written(config: WebConfig, state: State, x: int, y: int) -> tuple[int, int]:
-    """A point in CSS pixels in the units of actions."""
+def _pixels(config: WebConfig, width: int, height: int) -> tuple[float, float]:
+    """CSS pixels of a unit of actions, to the right and downwards."""
     if config.targets == "thousandths":
-        width, height = state["size"]
-        return round(1000 * x / width), round(1000 * y / height)
-    return round(x * config.scale), round(y * config.scale)
-
-
-def _layout(screen: Screen) -> list[tuple[Any, ...]]:
-    return [(each["id"], *each["box"]) for each in screen.usable]
+        return width / 1000, height / 1000
+    return 1 / config.scale, 1 / config.scale

@@ -21,6 +21,7 @@ from vagen.envs.web.application import (
     opened,
     pick,
     some,
+    swaps,
     text,
     way,
 )
@@ -189,14 +190,14 @@ class Wizard(Kind):
         said = ", ".join(_said(key, value) for key, value in some(rng, wanted.items()))
         return Task(app, {"values": wanted}, f"Go through all parts and order: {said}.")
 
-    def _at(self, app: App) -> int | None:
-        """Index of the part that is shown; None on the last pages."""
-        return int(app["page"][5:]) - 1 if app["page"].startswith("part ") else None
+    def _at(self, app: App) -> int:
+        """Index of the part that is shown; the number of parts on the last pages."""
+        return int(app["page"][5:]) - 1 if app["page"][:5] == "part " else len(app["keys"])
 
     def view(self, app: App) -> View:
         """One value a page, then all of them."""
         at, keys = self._at(app), app["keys"]
-        if at is not None:
+        if at < len(keys):
             buttons = ("next", "previous") if at else ("next",)
             return View(app["page"], [entry(app, keys[at])], buttons)
         if app["page"] == "review":
@@ -212,10 +213,10 @@ class Wizard(Kind):
             app["page"], app["past"] = "sending", []
             if not app["slow"]:
                 self.wait(app)
-        elif at is not None and target == "next" and app["values"][app["keys"][at]] == "":
+        elif at < count and target == "next" and app["values"][app["keys"][at]] == "":
             app["note"] = f"{app['keys'][at]} is missing"
         else:
-            at = (count if at is None else at) + (1 if target == "next" else -1)
+            at += 1 if target == "next" else -1
             app["page"], app["past"] = "review" if at == count else f"part {at + 1}", []
 
     def wait(self, app: App) -> None:
@@ -233,7 +234,6 @@ class Wizard(Kind):
             return [("wait",)] if app["values"] == wanted else None
         wrong = [at for at, key in enumerate(keys) if app["values"][key] != wanted[key]]
         at = self._at(app)
-        at = len(keys) if at is None else at
         first = min([*wrong, at])
         steps: list[Step] = [("click", "previous")] * (at - first)
         for part in keys[first:]:
@@ -325,13 +325,10 @@ def _shown(value: object) -> object:
 
 
 def _misspelt(rng: Random, line: str) -> str:
-    """The line with two different neighbouring letters of a long word swapped."""
+    """The line with two letters of a long word swapped."""
     words = line.split()
     at = pick(rng, [at for at, word in enumerate(words) if len(word) > 3])
-    word = words[at]
-    cut = pick(rng, [n for n in range(1, len(word) - 1) if word[n] != word[n + 1]])
-    words[at] = word[:cut] + word[cut + 1] + word[cut] + word[cut + 2 :]
-    return " ".join(words)
+    return " ".join([*words[:at], pick(rng, swaps(words[at])), *words[at + 1 :]])
 
 
 FORMS: tuple[Kind, ...] = (Press(), Form(), Login(), Wizard(), Settings(), Spelling())

@@ -18,6 +18,7 @@ from vagen.envs.web.application import (
     fixes,
     go,
     go_back,
+    mend,
     new_app,
     number,
     offer,
@@ -241,25 +242,16 @@ class Calendar(Kind):
     def plan(self, app: App, goal: Goal) -> list[Step] | None:
         """Moves events to free cells, writes missing ones, deletes others."""
         events, wanted = app["events"], goal["events"]
-        jobs: list[tuple[str, Goal | None]] = []
         spare = [cell for cell in events if cell not in wanted]
-        for cell, title in wanted.items():
-            if events.get(cell) == title:
-                continue
-            same = [each for each in spare if events[each] == title and cell not in events]
+        jobs: list[tuple[list[str], Goal, Goal | None]] = []
+        for cell in (cell for cell, title in wanted.items() if events.get(cell) != title):
+            same = [each for each in spare if events[each] == wanted[cell] and cell not in events]
+            spare = [each for each in spare if each not in same[:1]]
             source = same[0] if same else cell
-            spare = [each for each in spare if each != source]
-            day, hour = cell.split()
-            jobs.append((source, {"title": title, "day": day, "hour": hour}))
-        jobs += [(cell, None) for cell in spare]
-        here, steps = opened(app), list[Step]()
-        for cell, job in sorted(jobs, key=lambda job: [job[0]] != here):
-            day, hour = cell.split()
-            fresh = {"values": {"title": events.get(cell, ""), "day": day, "hour": hour}}
-            done = fixes(app if here == [cell] else app | fresh, job) if job else []
-            steps += [*way(here, [cell]), *done, ("click", "save" if job else "delete")]
-            here = []
-        return steps
+            was = _event(source, events.get(source, ""))
+            jobs.append(([source], was, _event(cell, wanted[cell])))
+        jobs += [([cell], _event(cell, events[cell]), None) for cell in spare]
+        return mend(app, jobs)
 
 
 class Table(Kind):
@@ -284,12 +276,12 @@ class Table(Kind):
         """A row for each of the goods."""
         euros = {good: text(f"{price} euro") for good, price in app["prices"].items()}
         rows = [[euros[good], *entry(app, good, share=2)] for good in app["order"]]
-        return View("stock", rows, top=[button("by price"), button("by name", share=2)])
+        return View("stock", rows, top=[button("by price")])
 
     def press(self, app: App, target: str) -> None:
         """Orders the rows."""
-        app["sorted"] = target.removeprefix("by ")
-        app["order"].sort(key=None if target == "by name" else app["prices"].get)
+        app["sorted"] = "price"
+        app["order"].sort(key=app["prices"].get)
 
     def plan(self, app: App, goal: Goal) -> list[Step] | None:
         """Orders the rows if asked to, then types."""
@@ -353,22 +345,16 @@ class Files(Kind):
         """Gives files the names and folders that are missing, deletes others."""
         files, wanted = app["files"], goal["files"]
         spare = [name for name in files if name not in wanted]
-        jobs: list[tuple[str, Goal | None]] = []
+        found: list[tuple[str, Goal | None]] = []
         for name, folder in wanted.items():
             if files.get(name) != folder:
                 if name not in files and not spare:
                     return None
                 source = name if name in files else spare.pop()
-                jobs.append((source, {"name": name, "folder": folder}))
-        jobs += [(name, None) for name in spare]
-        here, steps = opened(app), list[Step]()
-        for name, job in sorted(jobs, key=lambda job: f"file {job[0]}" not in here):
-            there = [files[name], f"file {name}"]
-            fresh = {"values": {"name": name, "folder": files[name]}}
-            done = fixes(app if here == there else app | fresh, job) if job else []
-            steps += [*way(here, there), *done, ("click", "save" if job else "delete")]
-            here = there[:1]
-        return steps
+                found.append((source, {"name": name, "folder": folder}))
+        found += [(name, None) for name in spare]
+        was = {name: {"name": name, "folder": folder} for name, folder in files.items()}
+        return mend(app, [([files[name], f"file {name}"], was[name], job) for name, job in found])
 
 
 class Map(Kind):
@@ -472,6 +458,11 @@ class Board(Kind):
             for card, column in goal["cards"].items()
             if app["cards"][card] != column
         ]
+
+
+def _event(cell: str, title: str) -> Goal:
+    """The fields of an event."""
+    return dict(zip(("title", "day", "hour"), (title, *cell.split()), strict=True))
 
 
 OFFICES: tuple[Kind, ...] = (Shop(), Mail(), Calendar(), Table(), Files(), Map(), Board())

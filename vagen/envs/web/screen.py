@@ -179,8 +179,6 @@ class Screen:
         self.focus = self.focus if self.focus in fields else None
         self.selected = self.selected and self.focus is not None
 
-    # The expert.
-
     def plan(self) -> list[Step] | None:
         """Steps that are left; none at success, None if it is impossible."""
         return self.kind.plan(self.app, self.goal)
@@ -194,13 +192,12 @@ class Screen:
         is_ready = self.selected or self.app["values"].get(self.focus) == ""
         if verb == "fill" and self.focus == rest[0] and is_ready:
             return Action("type", text=rest[1])
-        boxes = {element["id"]: element["box"] for element in self.usable}
+        boxes = {element["id"]: element for element in self.usable}
         points = []
         for target in rest[: 2 if verb == "drag" else 1]:
             if target not in boxes:
                 return Action("scroll", text=self._towards(target))
-            left, top, width, height = boxes[target]
-            points.append((left + width // 2, top + height // 2))
+            points.append(middle(boxes[target]))
         return Action("drag" if verb == "drag" else "click", tuple(points))
 
     def _towards(self, target: str) -> str:
@@ -243,6 +240,12 @@ def _placed(line: Line, at: int, width: int) -> list[Element]:
         | {"box": [left, LINE * at, right - left, LINE]}
         for widget, left, right in zip(line, edges, edges[1:], strict=False)
     ]
+
+
+def middle(element: Element) -> tuple[int, int]:
+    """The middle of an element in pixels."""
+    left, top, width, height = element["box"]
+    return left + width // 2, top + height // 2
 
 
 def cost(steps: list[Step]) -> int:
