@@ -72,7 +72,6 @@ CASES = [
 
 GRIDS = {case.env_name for case in CASES}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "Web": {"prompt_format": "no_think"},
     "SVG": {"difficulty": [1, 5]},
     "Blackjack": {},
     "Household": {},

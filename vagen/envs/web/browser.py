@@ -158,7 +158,7 @@ class Browser:
 
         Args:
             size: Size of the page.
-            session: Whose page is wanted; one that another session drew last does as well.
+            session: The session; a page that another one drew last does as well.
             work: Changes nothing but the page.
             again: Whether to call it once more, with a new page, if the first dies or hangs.
 

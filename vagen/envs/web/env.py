@@ -138,26 +138,26 @@ class WebConfig(EnvConfig):
     notations = ("natural",)
 
     tasks: tuple[TaskName, ...] = get_args(TaskName)
-    """Kinds of tasks, drawn with equal probability."""
+    """Kinds of tasks, equally probable."""
     difficulty: tuple[int, int] = (1, 3)
-    """Least and most difficult level of a task, from 1 to 3."""
+    """Least and greatest level, from 1 to 3."""
     width: int = Field(448, ge=160, le=1024)
-    """Width of the page in CSS pixels."""
+    """Page width in CSS pixels."""
     height: int = Field(320, ge=160, le=1024)
-    """Height of the page in CSS pixels; a line takes 32."""
+    """Page height; a line takes 32."""
     scale: float = Field(1.0, ge=0.5, le=3.0)
-    """Pixels of the picture for each CSS pixel."""
+    """Picture pixels per CSS pixel."""
     targets: Literal["pixels", "thousandths", "marks"] = "pixels"
-    """How actions name places: by pixels of the picture, by thousandths of its width and height, or
-    by numbers that are drawn on what can be used. Text mode always has numbers."""
+    """Places in actions: pixels or thousandths of the picture, or marks drawn on the page, as always
+    in text mode."""
     finish: Literal["auto", "done"] = "auto"
-    """Whether an episode ends with success by itself, or by the action `done()`."""
+    """What ends an episode: success, or `done()`."""
     max_actions_per_step: PositiveInt = 3
     """Maximum actions in one response; a further one is invalid."""
     action_sep: str = "|"
-    """Separator of the actions in an answer."""
+    """Separator of actions."""
     max_steps: PositiveInt = 30
-    """Number of actions after which the episode is truncated."""
+    """Actions until truncation."""
 
     @model_validator(mode="after")
     def _fits_the_page(self) -> "WebConfig":

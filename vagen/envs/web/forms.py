@@ -152,7 +152,7 @@ class Login(Kind):
             app["note"], app["refused"] = "password refused", True
 
     def plan(self, app: App, goal: Goal) -> list[Step] | None:
-        """Tries the given password first, as whoever does not know that it is refused."""
+        """Tries the given password first, since a player does not know that it is refused."""
         expected, given = goal["expected"], goal["given"]
         if app["inside"]:
             return [] if app["password"] == expected else None
@@ -312,7 +312,7 @@ class Spelling(Kind):
         return View("letter", [entry(app, key) for key in app["values"]])
 
     def plan(self, app: App, goal: Goal) -> list[Step] | None:
-        """Types wrong lines anew."""
+        """Types wrong lines again."""
         return fixes(app, goal["values"])
 
 
