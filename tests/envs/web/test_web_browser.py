@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 from random import Random
 from typing import get_args
 
@@ -190,6 +191,22 @@ def test_a_page_that_hangs_is_replaced_within_the_episode(monkeypatch):
     hung = env._use(hang)
     assert wins(env)
     assert env._use(lambda page: page) is not hung
+
+
+def test_a_driver_that_dies_costs_one_episode():
+    """Playwright's own process, without which no browser answers or starts."""
+    env = make(tasks=["press"])
+    env.reset(seed=0)
+    children = Path(f"/proc/{os.getpid()}/task/").glob("*/children")
+    pids = [int(pid) for each in children for pid in each.read_text().split()]
+    drivers = [pid for pid in pids if "node" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert drivers
+    for pid in drivers:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(BrowserLost):
+        env.step(env.expert_response())
+    env.reset(seed=0)
+    assert wins(env)
 
 
 def test_a_page_that_always_fails_costs_its_episode(monkeypatch):

@@ -52,7 +52,7 @@ ARGUMENTS = (
 
 
 class BrowserLost(RuntimeError):
-    """The browser does not start, or died or hung twice in a row; the next call starts another."""
+    """The browser does not start, or failed twice in a row; the next call starts another."""
 
 
 class Page:
@@ -219,6 +219,9 @@ class Browser:
                 executable_path=path, args=list(ARGUMENTS), timeout=1000 * START_SECONDS
             )
         except Error as error:
+            driver, self._playwright = self._playwright, None  # which may have died
+            with suppress(Error):
+                await driver.stop()
             raise BrowserLost(
                 f"no Chromium starts ({str(error).splitlines()[0]}): install Debian's package "
                 "chromium, run `playwright install chromium`, or name one by PLAYWRIGHT_CHROMIUM"
@@ -234,9 +237,7 @@ class Browser:
             device_scale_factor=scale,
             accept_downloads=False,
             service_workers="block",
-            reduced_motion="reduce",
             offline=True,
-            locale="en-GB",
         )
         await context.route("**/*", lambda route: route.abort())
         page = await context.new_page()
@@ -245,8 +246,7 @@ class Browser:
 
 
 @cache
-def _browser(pid: int) -> Browser:
-    del pid
+def _browser(_: int) -> Browser:
     return Browser()
 
 

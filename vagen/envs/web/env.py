@@ -148,8 +148,7 @@ class WebConfig(EnvConfig):
     scale: float = Field(1.0, ge=0.5, le=3.0)
     """Picture pixels per CSS pixel."""
     targets: Literal["pixels", "thousandths", "marks"] = "pixels"
-    """Places in actions: pixels or thousandths of the picture, or marks drawn on the page, as always
-    in text mode."""
+    """Places in actions: pixels or thousandths of the picture, or marks, as in text mode."""
     finish: Literal["auto", "done"] = "auto"
     """What ends an episode: success, or `done()`."""
     max_actions_per_step: PositiveInt = 3
