@@ -18,6 +18,7 @@ EXTRAS = {
     "mujoco": "envs",
     "openenv": "openenv",
     "optuna": "sweep",
+    "playwright": "envs",
     "prometheus_client": "service",
     "psycopg2": "server",
     "ray": "verl",

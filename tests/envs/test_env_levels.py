@@ -43,6 +43,7 @@ for split in SPLITS:
         ("Sokoban", {}),
         ("Sokoban", {"dim_room": [8, 8], "num_boxes": 2}),
         ("SVG", {"difficulty": [1, 5]}),
+        ("Web", {}),
     ],
     ids=str,
 )

@@ -62,7 +62,7 @@ def test_sizes_of_a_published_model_need_no_files_of_it() -> None:
     assert words < size.prompt - size.image_tokens < 3 * words
 
 
-SIMULATED = ("navigation", "primitive-skill")
+SIMULATED = ("navigation", "primitive-skill", "web")
 SHIPPED = [
     pytest.param(f"{game}-{model}", marks=[pytest.mark.slow] if game in SIMULATED else [])
     for game in ("frozenlake", "sokoban", "blackjack", "svg", "household", *SIMULATED)

@@ -43,6 +43,7 @@ SIZES = ("train_size=40", "val_size=2", "test_size=3")
         ("household", "household", SIZES),
         ("navigation", "rooms", (*SIZES, "env_config.picture_size=64")),
         ("primitive-skill", "align", (*SIZES, "env_config.image_size=96")),
+        ("web", "web", SIZES),
     ],
 )
 def test_a_tiny_experiment_completes_an_iteration(name, env_id, options, make_outputs):

@@ -55,6 +55,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "SVG": "svg",
         "Blackjack": "blackjack",
         "Household": "household",
+        "Web": "web",
     }.items()
 }
 """The environments of this package."""

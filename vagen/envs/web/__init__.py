@@ -1,0 +1,1 @@
+"""Web: small applications in a real browser, with a model that knows their exact state."""
