@@ -39,7 +39,7 @@ def all_settings() -> list[Setting]:
 
 
 def render() -> str:
-    """Tables of verl's options that follow from ours, and of those that are constant."""
+    """Verl's options that follow from ours, as a table, and those that are constant."""
     by_source: dict[str, list[str]] = {}
     same, fixed = [], []
     for setting in all_settings():
@@ -48,13 +48,13 @@ def render() -> str:
         elif setting.source:
             by_source.setdefault(setting.source, []).append(f"`{setting.key}`")
         else:
-            fixed.append(f"| `{setting.key}` | `{setting.value}` |")
+            fixed.append(f"`{setting.key}={setting.value}`")
     lines = ["| ours | verl's |", "|---|---|"]
     for source, keys in by_source.items():
         names = ", ".join(f"`{name}`" for name in source.split(", "))
         lines.append(f"| {names} | {', '.join(keys)} |")
     lines += ["", f"Under the same name: {', '.join(same)}.", ""]
-    return "\n".join([*lines, "| the same for every run | value |", "|---|---|", *fixed])
+    return "\n".join([*lines, f"The same for every run: {', '.join(fixed)}."])
 
 
 def replaced(text: str) -> str:

@@ -454,7 +454,7 @@ def test_texts_are_scored(text, score):
     config = WebConfig()
     judge = RuleJudge({"Web": rules_for("Web", config)})
     verdict = judge.score_sync(
-        env_name="Web", observation=text, prediction=None, state=STATE, next_state=STATE
+        observation=text, prediction=None, state=STATE, next_state=STATE
     )
     assert verdict.observation == (score if score is None else pytest.approx(score))
 
