@@ -367,7 +367,6 @@ def test_the_expert_predicts_the_whole_truth(task):
             assert parsed["observation"] == env.state_text(state)
             assert parsed["prediction"] == env.state_text(info["state"])
             verdict = judge.score_sync(
-                env_name="Web",
                 observation=parsed["observation"],
                 prediction=parsed["prediction"],
                 state=state,
@@ -453,9 +452,7 @@ TRUE = (
 def test_texts_are_scored(text, score):
     config = WebConfig()
     judge = RuleJudge({"Web": rules_for("Web", config)})
-    verdict = judge.score_sync(
-        observation=text, prediction=None, state=STATE, next_state=STATE
-    )
+    verdict = judge.score_sync(observation=text, prediction=None, state=STATE, next_state=STATE)
     assert verdict.observation == (score if score is None else pytest.approx(score))
 
 
