@@ -354,7 +354,7 @@ def test_the_expert_predicts_the_whole_truth(task):
         {"render_mode": "text", "tasks": [task], "expert_actions_per_turn": 3, "height": 192}
         | {"expert_random_moves": 0.2},
     )
-    judge = RuleJudge({"Web": rules_for("Web", env.config)}, prompts={"Web": env.system_prompt()})
+    judge = RuleJudge(rules_for("Web", env.config), prompt=env.system_prompt())
     for seed in range(8):
         _, info = env.reset(seed=seed)
         over = False
@@ -451,7 +451,7 @@ TRUE = (
 )  # fmt: skip
 def test_texts_are_scored(text, score):
     config = WebConfig()
-    judge = RuleJudge({"Web": rules_for("Web", config)})
+    judge = RuleJudge(rules_for("Web", config))
     verdict = judge.score_sync(observation=text, prediction=None, state=STATE, next_state=STATE)
     assert verdict.observation == (score if score is None else pytest.approx(score))
 
