@@ -252,7 +252,7 @@ def test_every_shipped_combination_fits(
 def test_there_is_something_shipped() -> None:
     assert H100 == ["h100x4", "h100x8", "h100x8-2nodes"]
     games = Counter(name.partition("-qwen")[0] for name in LARGE)
-    assert set(games.values()) == {3} and len(games) == 7
+    assert set(games.values()) == {3} and len(games) == 8
 
 
 @pytest.mark.parametrize(

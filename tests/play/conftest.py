@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+from vagen.envs.web.browser import NAMES
+
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 
 

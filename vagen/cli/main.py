@@ -126,7 +126,7 @@ COMMANDS = {
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "deploy": Command(
         "vagen.cli.deploy:deploy",
-        "serve a registered run's agent on Kubernetes, if it plays as well there",
+        "put a run's agent on Kubernetes, if it plays as before",
         "where levels are played: infra.environments.workers=4, ...",
         ("deploy s3://vagen/runs/lake-1 --count 64",),
     ),
