@@ -106,6 +106,7 @@ check_secrets() {
     ! grep -q '^  name: vagen-s3-bucket$' "$1" || own+=(vagen-s3-admin)
     ! grep -q '^  name: vagen-judge$' "$1" || own+=(vagen-judge)
     ! grep -q '^  name: vagen-env$' "$1" || { own+=(vagen-env) && steps+=(vagen-env); }
+    ! grep -q '^  name: vagen-agent$' "$1" || { own+=(vagen-agent) && steps+=(vagen-agent); }
     for namespace in $(namespaces "$1") "$(site KFP_NAMESPACE)"; do
         case $namespace in
             vagen) wanted=("${own[@]}") ;;

@@ -91,6 +91,8 @@ def remove(kube: Kube, name: str, *, keep: str | None = None) -> list[str]:
             continue
         for item in kube.list(resource, f"{AGENT}={name}").items:
             own, labels = item["metadata"]["name"], item["metadata"]["labels"]
+            if item["metadata"].get("deletionTimestamp"):
+                continue
             if keep is None or labels.get(VERSION) not in (None, keep):
                 kube.delete(resource, own)
                 deleted.append(f"{resource.full_name}/{own}")
