@@ -82,9 +82,9 @@ class Server:
 def _words(kind: str, model: Path) -> list[str]:
     if kind == "transformers":
         return ["transformers.cli.transformers", "serve", str(model), "--device", "cpu"]
-    images = ["--limit-mm-per-prompt", '{"image": 4, "video": 0}', "--max-model-len", "512"]
-    exact = ["--dtype", "float32", "--enforce-eager"]
-    return ["vllm.entrypoints.openai.api_server", "--model", str(model), *images, *exact]
+    more = '--enforce-eager --limit-mm-per-prompt \'{"image": 4, "video": 0}\''
+    own = ["--name", str(model), "--context", "512", "infra.dtype=float32"]
+    return ["vagen.cli.main", "serve", str(model), "--vllm", more, *own]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))

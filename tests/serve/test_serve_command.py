@@ -139,6 +139,7 @@ def test_an_evaluation_gets_over_a_killed_server(warm_runs, tmp_path: Path) -> N
     [
         (["tiny:text"], "train one"),
         (["nowhere"], "there is no model 'nowhere'"),
+        (["nowhere", "--vllm"], "vLLM is not installed"),
         (["frozenlake-tiny", "seed=1"], "infra.key=value"),
         (["tiny:text", "--host", "0.0.0.0"], "VAGEN_SERVE_TOKEN"),
         (["tiny:text", "--rows", "0"], "`rows` is 0"),

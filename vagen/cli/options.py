@@ -113,6 +113,13 @@ OPTIONS: dict[str, list[Option]] = {
             help="environment variable of the token if there is no file (VAGEN_SERVE_TOKEN)",
         ),
         option("--open", action="store_true", default=None, help="to all, without tokens"),
+        option(
+            "--vllm",
+            nargs="?",
+            const="",
+            metavar="ARGUMENTS",
+            help="by vLLM, without the agent; --vllm='--tensor-parallel-size 2' gives it more",
+        ),
         option("--rows", type=int, metavar="N", help="answers at a time, decoded together (16)"),
         option(
             "--wait-seconds", type=float, metavar="S", help="wait for others to begin with (0.005)"

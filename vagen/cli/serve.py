@@ -2,14 +2,23 @@
 
 import os
 import re
+import shlex
+import sys
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from vagen.cli.common import run_named
 from vagen.cli.main import UsageError
+from vagen.config import InfraConfig
 from vagen.config.errors import validate
 from vagen.experiment.load import load_infra
+from vagen.models.sources import directory_of
 from vagen.run import layout
+
+if TYPE_CHECKING:
+    from vagen.serve.app import ServeSettings
 
 
 def serve(options: Namespace) -> None:
@@ -57,7 +66,43 @@ def serve(options: Namespace) -> None:
 
     if model in TINY_MODELS:
         raise UsageError(f"{model} is made for an experiment: train one, and serve the run")
+    if options.vllm is not None:
+        become_vllm(str(model), options.name or name, infra, settings, token, options.vllm)
     limits = {"rows": settings.rows, "context": settings.context}
     served = load_served(str(model), infra, **limits, wait_seconds=settings.wait_seconds)
     server = Server(served, options.name or name, settings, token, experiment)
     listen(settings, make_app(server), server.name)
+
+
+def become_vllm(
+    model: str,
+    name: str,
+    infra: InfraConfig,
+    settings: "ServeSettings",
+    token: str | None,
+    more: str,
+) -> NoReturn:
+    """Replaces this process by vLLM's OpenAI-compatible server.
+
+    Args:
+        model: A model directory or hub id, or another source of `vagen.models`.
+        name: Its name in requests.
+        infra: Its `dtype`.
+        settings: Address and context.
+        token: The API key; None for none.
+        more: Further arguments of vLLM.
+
+    Raises:
+        UsageError: vLLM is not installed, or there is a file of tokens.
+    """
+    if find_spec("vllm") is None:
+        raise UsageError("vLLM is not installed (constraints/gpu.txt); leave out --vllm")
+    if settings.tokens_file is not None:
+        raise UsageError("vLLM knows one token, of VAGEN_SERVE_TOKEN: leave out --tokens-file")
+    words = ["--model", directory_of(model), "--served-model-name", name]
+    words += ["--host", settings.host, "--port", str(settings.port), "--dtype", infra.dtype]
+    words += ["--max-model-len", str(settings.context)] if settings.context else []
+    if token is not None:
+        os.environ["VLLM_API_KEY"] = token
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    os.execv(sys.executable, [*server, *words, *shlex.split(more)])
