@@ -106,6 +106,8 @@ class DeployConfig(Section):
     """Percent of the requests that a new version gets; less than 100 needs KServe."""
     plain: bool = False
     """Use a Deployment even where KServe is installed."""
+    model_registry: str | None = None
+    """Address of Kubeflow's Model Registry, which is told of a deployed version; null: none."""
 
 
 class KubernetesConfig(Section):

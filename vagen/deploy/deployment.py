@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from vagen import progress
 from vagen.cluster.kube import Kube
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.deploy.agent import Agent, agent_of
 from vagen.deploy.gate import Verdict, judge, play_levels
+from vagen.deploy.model_registry import tell_model_registry
 from vagen.deploy.rollout import Rollout, open_rollout, remove
 from vagen.run import layout
 from vagen.run.folder import read_results
@@ -93,6 +96,12 @@ def deploy(
     result = Deployed(agent, verdict, run.evaluation(name))
     alias = ALIAS if verdict.passed and share == 100 else None
     record_deployment(agent.model, agent.version, result.text, alias=alias, uri=uri)
+    where = infra.kubernetes and infra.kubernetes.deploy
+    if alias and where and where.model_registry:
+        try:
+            tell_model_registry(where.model_registry, agent, verdict.success, verdict.reason)
+        except httpx.HTTPError as error:
+            progress.note(f"{where.model_registry} was not told: {error}; the agent is deployed")
     return result
 
 
