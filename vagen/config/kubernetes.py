@@ -107,7 +107,7 @@ class DeployConfig(Section):
     plain: bool = False
     """Use a Deployment even where KServe is installed."""
     model_registry: str | None = None
-    """Address of Kubeflow's Model Registry, which is told of a deployed version; null: none."""
+    """Address of Kubeflow's Model Registry, which gets deployed versions; null: none."""
 
 
 class KubernetesConfig(Section):
