@@ -5,7 +5,7 @@ from fastapi import Body, FastAPI, HTTPException
 from threaded_server import ThreadedServer
 
 from vagen.deploy.agent import Agent
-from vagen.deploy.model_registry import tell_model_registry
+from vagen.deploy.deployment import tell_model_registry
 
 ROOT = "/api/model_registry/v1alpha3"
 

@@ -1,12 +1,10 @@
 """A real browser."""
 
-import shutil
-
 import pytest
 
-from vagen.envs.web.browser import NAMES
+from vagen.envs.web.browser import installed
 
-CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
+CHROMIUM = installed()
 
 
 MOST_MS = 200_000

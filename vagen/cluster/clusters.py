@@ -11,7 +11,16 @@ from typing import Any
 
 from vagen.cluster.advice import Finding, explain_cluster, explain_refusal
 from vagen.cluster.errors import ApiError, ClusterError
-from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object, follow, wait_until
+from vagen.cluster.kube import (
+    EVENTS,
+    PODS,
+    RAYCLUSTERS,
+    Kube,
+    Object,
+    Resource,
+    follow,
+    wait_until,
+)
 from vagen.cluster.names import (
     LEASE_UNTIL,
     LEASED,
@@ -82,24 +91,63 @@ def await_raycluster(
         ClusterError: It is gone, has a permanent problem, or the deadline has passed; the message
             says what to do.
     """
-    end = time.monotonic() + pending_deadline
+    return await_ready(
+        kube,
+        RAYCLUSTERS,
+        name,
+        is_ready=is_ready,
+        diagnose=lambda cluster: diagnose(kube, cluster),
+        seconds=pending_deadline,
+        gone=f"RayCluster {name} was deleted while it was awaited: by `vagen cluster delete`, "
+        "by `make gc`, or with its owner",
+        not_ready=lambda cluster, found, late: _not_ready(cluster, found, pending_deadline, late),
+        report=report,
+    )
+
+
+def await_ready(
+    kube: Kube,
+    resource: Resource,
+    name: str,
+    *,
+    is_ready: Callable[[Object], bool],
+    diagnose: Callable[[Object], list[Finding]],
+    seconds: float,
+    gone: str,
+    not_ready: Callable[[Object, list[Finding], bool], str],
+    report: Report | None = None,
+) -> Object:
+    """Waits until an object is ready.
+
+    Args:
+        kube: The API server.
+        resource: Kind of the object.
+        name: Name of the object.
+        is_ready: Whether the object is ready.
+        diagnose: Reasons why it is not.
+        seconds: Timeout.
+        gone: Message of the error if it is deleted.
+        not_ready: Message of the error for an object, its reasons, and whether the time is over.
+        report: Called with the reason for waiting whenever it changes.
+
+    Raises:
+        ClusterError: It is gone, has a permanent problem, or the time is over.
+    """
+    end = time.monotonic() + seconds
     final_since: dict[str, float] = {}
     reported: list[Finding] = []
     looked = 0.0
-    for cluster in follow(kube, RAYCLUSTERS, name):
-        if cluster is None or cluster["metadata"].get("deletionTimestamp"):
-            raise ClusterError(
-                f"RayCluster {name} was deleted while it was awaited: by `vagen cluster delete`, "
-                "by `make gc`, or with its owner"
-            )
-        if is_ready(cluster):
-            return cluster
+    for state in follow(kube, resource, name):
+        if state is None or state["metadata"].get("deletionTimestamp"):
+            raise ClusterError(gone)
+        if is_ready(state):
+            return state
         now = time.monotonic()
         # Status changes come in bursts; query pods and events at most once a second.
         if now - looked < min(1.0, kube.pace.window) and now < end:
             continue
         looked = now
-        found = diagnose(kube, cluster)
+        found = diagnose(state)
         if report and found != reported:
             for finding in found:
                 report(finding.text)
@@ -107,7 +155,7 @@ def await_raycluster(
         texts = {finding.text for finding in found if finding.final}
         final_since = {text: final_since.get(text, now) for text in texts}
         if any(now - since >= kube.pace.grace for since in final_since.values()) or now >= end:
-            raise ClusterError(_not_ready(cluster, found, pending_deadline, now >= end))
+            raise ClusterError(not_ready(state, found, now >= end))
     raise AssertionError("a watch does not end")
 
 
@@ -154,7 +202,11 @@ def desired_workers(cluster: Object) -> int:
 def diagnose(kube: Kube, cluster: Object) -> list[Finding]:
     """Reasons why a RayCluster is not ready, from its pods, events and last logs."""
     pods = cluster_pods(kube, cluster["metadata"]["name"])
-    findings = explain_cluster(cluster, pods, kube.list(EVENTS).items)
+    return with_logs(kube, explain_cluster(cluster, pods, kube.list(EVENTS).items))
+
+
+def with_logs(kube: Kube, findings: list[Finding]) -> list[Finding]:
+    """The findings, with the last lines of containers that crashed."""
     for number, finding in enumerate(findings):
         if finding.crashed is not None:
             tail = kube.log(*finding.crashed, previous="true", tailLines="10").rstrip()

@@ -50,13 +50,17 @@ class Agent:
         return agent_name(self.model)
 
     @property
+    def selector(self) -> dict[str, str]:
+        """Labels that the pods of the version have, and no others."""
+        return {AGENT: self.name, VERSION: self.version}
+
+    @property
     def labels(self) -> dict[str, str]:
         """Labels of the version's objects."""
         return {
             "app.kubernetes.io/name": "agent",
             "app.kubernetes.io/part-of": "vagen",
-            AGENT: self.name,
-            VERSION: self.version,
+            **self.selector,
             RUN: label_value(layout.run_name(self.run)),
         }
 

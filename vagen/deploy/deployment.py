@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -14,8 +15,7 @@ from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.deploy.agent import Agent, agent_of
 from vagen.deploy.gate import Verdict, judge, play_levels
-from vagen.deploy.model_registry import tell_model_registry
-from vagen.deploy.rollout import Rollout, open_rollout, remove
+from vagen.deploy.rollout import open_rollout
 from vagen.run import layout
 from vagen.run.folder import read_results
 from vagen.run.run import Run
@@ -26,6 +26,9 @@ ALIAS = "deployed"
 TOKEN = "VAGEN_SERVE_TOKEN"
 """Environment variable with the agent's API key."""
 START_SECONDS = 1800.0
+REGISTRY_ROOT, REGISTRY_SECONDS = "/api/model_registry/v1alpha3", 15.0
+"""Path of Kubeflow's Model Registry (kubeflow/model-registry, api/openapi/model-registry.yaml), and
+the timeout of its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +95,11 @@ def deploy(
     if holder is not None and holder[0] != agent.version:
         before[f"version {holder[0]}, deployed before"] = holder[1]
     rollout = open_rollout(kube, agent, plain=plain, share=share, context=context)
-    verdict = _try(rollout, run, agent, infra, name, before, count, share, start_seconds)
-    result = Deployed(agent, verdict, run.evaluation(name))
-    alias = ALIAS if verdict.passed and share == 100 else None
-    record_deployment(agent.model, agent.version, result.text, alias=alias, uri=uri)
-    where = infra.kubernetes and infra.kubernetes.deploy
-    if alias and where and where.model_registry:
-        try:
-            tell_model_registry(where.model_registry, agent, verdict.success, verdict.reason)
-        except httpx.HTTPError as error:
-            progress.note(f"{where.model_registry} was not told: {error}; the agent is deployed")
-    return result
-
-
-def _try(
-    rollout: Rollout,
-    run: Run,
-    agent: Agent,
-    infra: InfraConfig,
-    name: str,
-    before: Mapping[str, Mapping[str, float] | None],
-    count: int | None,
-    share: int,
-    seconds: float,
-) -> Verdict:
-    """Starts a version, plays, and promotes it or removes it; also on any error."""
     token = TOKEN if os.environ.get(TOKEN) else None
     folder = Path(infra.output_dir) / layout.EVALUATIONS / f"{run.name}-{name}"
     promoted = False
     try:
-        rollout.start(seconds, progress.note)
+        rollout.start(start_seconds, progress.note)
         with rollout.url() as url:
             row, failed = play_levels(
                 run, url, agent.name, folder, infra, count=count, token_env=token
@@ -134,20 +112,61 @@ def _try(
         if verdict.passed:
             rollout.promote(share)
             promoted = True
-        return verdict
     finally:
         if not promoted:
             rollout.roll_back()
+    result = Deployed(agent, verdict, run.evaluation(name))
+    alias = ALIAS if verdict.passed and share == 100 else None
+    record_deployment(agent.model, agent.version, result.text, alias=alias, uri=uri)
+    where = infra.kubernetes and infra.kubernetes.deploy
+    if alias and where and where.model_registry:
+        try:
+            tell_model_registry(where.model_registry, agent, verdict.success, verdict.reason)
+        except httpx.HTTPError as error:
+            progress.note(f"{where.model_registry} was not told: {error}; the agent is deployed")
+    return result
 
 
-def undeploy(kube: Kube, name: str) -> list[str]:
-    """Deletes an agent, with all its versions.
+def tell_model_registry(address: str, agent: Agent, success: float, reason: str) -> None:
+    """Creates registered model, version and checkpoint's artifact in Kubeflow's Model Registry.
+
+    Repeated calls update the version. MLflow's registry stays the source.
 
     Args:
-        kube: The API server, with its namespace.
-        name: Name of its service, such as `agent-lake`.
+        address: The registry, such as `http://model-registry-service.kubeflow.svc:8080`.
+        agent: The deployed version.
+        success: Its success on the held-out levels, 0 to 1.
+        reason: The result of its gate.
 
-    Returns:
-        What was deleted.
+    Raises:
+        httpx.HTTPError: It does not answer, or refuses.
     """
-    return remove(kube, name)
+    with httpx.Client(
+        base_url=address.rstrip("/") + REGISTRY_ROOT, timeout=REGISTRY_SECONDS
+    ) as registry:
+        model = _ensure(registry, "registered_model", {"name": agent.model}, {})
+        told = {
+            "description": reason,
+            "customProperties": {
+                "success": {"metadataType": "MetadataDoubleValue", "double_value": success},
+                **{
+                    name: {"metadataType": "MetadataStringValue", "string_value": text}
+                    for name, text in (("mlflow", agent.model_uri), ("run", agent.run))
+                },
+            },
+        }
+        key = {"name": agent.version, "parentResourceId": model}
+        version = _ensure(registry, "model_version", key, {"registeredModelId": model, **told})
+        artifact = {"artifactType": "model-artifact", "name": "checkpoint", "uri": agent.checkpoint}
+        artifacts = f"/model_versions/{version}/artifacts"
+        if not registry.get(artifacts).raise_for_status().json()["items"]:
+            registry.post(artifacts, json=artifact).raise_for_status()
+        registry.patch(f"/model_versions/{version}", json=told).raise_for_status()
+
+
+def _ensure(registry: httpx.Client, kind: str, key: dict[str, str], body: dict[str, Any]) -> str:
+    """Id of an object, which is created unless it exists."""
+    found = registry.get(f"/{kind}", params=key)
+    if found.status_code == 404:
+        found = registry.post(f"/{kind}s", json={"name": key["name"], **body})
+    return str(found.raise_for_status().json()["id"])

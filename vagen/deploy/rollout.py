@@ -6,16 +6,16 @@ serverless mode).
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vagen.cluster.advice import explain_pod
+from vagen.cluster.advice import Finding, explain_pod
+from vagen.cluster.clusters import Report, await_ready, with_logs
 from vagen.cluster.errors import ApiError, ClusterError
 from vagen.cluster.forward import forwarded
-from vagen.cluster.kube import EVENTS, PODS, Kube, Object, Resource, follow
+from vagen.cluster.kube import EVENTS, PODS, Kube, Object, Resource
 from vagen.deploy.agent import AGENT, DEPLOYMENT, KSERVE, VERSION, Agent, read_template, render
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
@@ -25,8 +25,6 @@ PORT = 8000
 PATH = "vagen.dev/path"
 """Annotation of an InferenceService: path of OpenAI's API, instead of `/v1`."""
 TAGGED = "serving.kserve.io/enable-tag-routing"
-
-Report = Callable[[str], Any]
 
 
 class Rollout(Protocol):
@@ -74,12 +72,12 @@ def open_rollout(
     return Plain(kube, agent, render(template, DEPLOYMENT, agent), context)
 
 
-def remove(kube: Kube, name: str, *, keep: str | None = None) -> list[str]:
-    """Deletes an agent's objects.
+def undeploy(kube: Kube, name: str, *, keep: str | None = None) -> list[str]:
+    """Deletes an agent, with all its versions.
 
     Args:
-        kube: The API server.
-        name: Name of the agent.
+        kube: The API server, with its namespace.
+        name: Name of its service, such as `agent-lake`.
         keep: Version that stays, with the service.
 
     Returns:
@@ -121,10 +119,11 @@ class Plain:
     def start(self, seconds: float, report: Report) -> None:
         """See `Rollout`."""
         self.body["metadata"]["name"] = self._name
-        chosen = label_pods(self.body, self.agent)
+        label_pods(self.body, self.agent)
         _create(self.kube, DEPLOYMENTS, self.body)
-        _create(self.kube, SERVICES, self._service(self._name, self.agent.labels, chosen))
-        _await_ready(self.kube, DEPLOYMENTS, self._name, chosen, _is_available, seconds, report)
+        _create(self.kube, SERVICES, self._service(self._name, self.agent.labels))
+        pods = self.agent.selector
+        _await(self.kube, DEPLOYMENTS, self._name, pods, _is_available, seconds, report)
 
     @contextmanager
     def url(self) -> Iterator[str]:
@@ -137,12 +136,11 @@ class Plain:
 
     def promote(self, share: int) -> None:
         """See `Rollout`; all requests, and older versions are deleted."""
-        chosen = {AGENT: self.agent.name, VERSION: self.agent.version}
         labels = {key: value for key, value in self.agent.labels.items() if key != VERSION}
-        service = self._service(self.agent.name, labels, chosen)
-        if not _create(self.kube, SERVICES, service):
-            self.kube.patch(SERVICES, self.agent.name, {"spec": {"selector": chosen}})
-        remove(self.kube, self.agent.name, keep=self.agent.version)
+        if not _create(self.kube, SERVICES, self._service(self.agent.name, labels)):
+            change = {"spec": {"selector": self.agent.selector}}
+            self.kube.patch(SERVICES, self.agent.name, change)
+        undeploy(self.kube, self.agent.name, keep=self.agent.version)
 
     def roll_back(self) -> None:
         """See `Rollout`; a version that was live before stays."""
@@ -150,13 +148,13 @@ class Plain:
             self.kube.delete(SERVICES, self._name)
             self.kube.delete(DEPLOYMENTS, self._name)
 
-    def _service(self, name: str, labels: dict[str, str], selector: dict[str, str]) -> Object:
+    def _service(self, name: str, labels: dict[str, str]) -> Object:
         ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
         return {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": name, "labels": labels},
-            "spec": {"selector": selector, "ports": ports},
+            "spec": {"selector": self.agent.selector, "ports": ports},
         }
 
 
@@ -181,12 +179,12 @@ class KServe:
             predictor = {**self.body["spec"]["predictor"], "canaryTrafficPercent": 0}
             self._replace(self.body["metadata"], {**self.body["spec"], "predictor": predictor})
         pods = {"serving.kserve.io/inferenceservice": name}
-        _await_ready(self.kube, INFERENCE, name, pods, _is_rolled_out, seconds, report)
+        _await(self.kube, INFERENCE, name, pods, _is_rolled_out, seconds, report)
 
     @contextmanager
     def url(self) -> Iterator[str]:
         """See `Rollout`: the tag `latest` of the new revision."""
-        found = self.kube.get(INFERENCE, self.agent.name) or {}
+        found = self._read()
         status = found.get("status", {})
         traffic = status.get("components", {}).get("predictor", {}).get("traffic", [])
         tagged = [each["url"] for each in traffic if each.get("tag") == "latest"]
@@ -211,10 +209,14 @@ class KServe:
         else:
             self._replace(self._before["metadata"], self._before["spec"])
 
-    def _replace(self, metadata: Object, spec: Object) -> None:
+    def _read(self) -> Object:
         found = self.kube.get(INFERENCE, self.agent.name)
         if found is None:
             raise ClusterError(f"InferenceService {self.agent.name} was deleted meanwhile")
+        return found
+
+    def _replace(self, metadata: Object, spec: Object) -> None:
+        found = self._read()
         kept = {key: metadata.get(key) or {} for key in ("labels", "annotations")}
         self.kube.replace(
             INFERENCE,
@@ -223,14 +225,12 @@ class KServe:
         )
 
 
-def label_pods(deployment: Object, agent: Agent) -> dict[str, str]:
-    """Labels the pods of a version's Deployment, and returns its selector."""
-    chosen = {AGENT: agent.name, VERSION: agent.version}
+def label_pods(deployment: Object, agent: Agent) -> None:
+    """Labels the pods of a version's Deployment, and selects them."""
     spec = deployment.setdefault("spec", {})
-    spec["selector"] = {"matchLabels": chosen}
+    spec["selector"] = {"matchLabels": agent.selector}
     pod = spec.setdefault("template", {}).setdefault("metadata", {})
     pod["labels"] = {**(pod.get("labels") or {}), **agent.labels}
-    return chosen
 
 
 def _knows(kube: Kube, resource: Resource) -> bool:
@@ -271,7 +271,7 @@ def _is_rolled_out(found: Object) -> bool:
     return seen and same and conditions.get("Ready") == "True"
 
 
-def _await_ready(
+def _await(
     kube: Kube,
     resource: Resource,
     name: str,
@@ -280,29 +280,27 @@ def _await_ready(
     seconds: float,
     report: Report,
 ) -> None:
-    """Waits until an object is ready.
-
-    Raises:
-        ClusterError: It is gone, has a permanent problem, or is late.
-    """
-    end, reported, final_since = time.monotonic() + seconds, "", None
+    """Waits until an object is ready; `pods` are the labels of its pods."""
     selector = ",".join(f"{key}={value}" for key, value in pods.items())
-    for found in follow(kube, resource, name):
-        if found is None or found["metadata"].get("deletionTimestamp"):
-            raise ClusterError(f"{resource.full_name}/{name} was deleted while it was awaited")
-        if is_ready(found):
-            return
-        now, events = time.monotonic(), kube.list(EVENTS).items
-        findings = [x for pod in kube.list(PODS, selector).items for x in explain_pod(pod, events)]
-        said = "; ".join(dict.fromkeys(finding.text for finding in findings))
-        if said and said != reported:
-            report(said)
-            reported = said
-        final_since = (final_since or now) if any(x.final for x in findings) else None
-        stuck = final_since is not None and now - final_since >= kube.pace.grace
-        if stuck or now >= end:
-            late = "" if stuck else f" within {seconds:g} s"
-            raise ClusterError(
-                f"{resource.full_name}/{name} is not ready{late}: {said or 'it waits'}"
-            )
-    raise AssertionError("a watch does not end")
+    where = f"{resource.full_name}/{name}"
+
+    def diagnose(_: Object) -> list[Finding]:
+        events = kube.list(EVENTS).items
+        own = kube.list(PODS, selector).items
+        return with_logs(kube, [finding for pod in own for finding in explain_pod(pod, events)])
+
+    def not_ready(_: Object, found: list[Finding], late: bool) -> str:
+        said = "; ".join(dict.fromkeys(finding.text for finding in found)) or "it waits"
+        return f"{where} is not ready{f' within {seconds:g} s' if late else ''}: {said}"
+
+    await_ready(
+        kube,
+        resource,
+        name,
+        is_ready=is_ready,
+        diagnose=diagnose,
+        seconds=seconds,
+        gone=f"{where} was deleted while it was awaited",
+        not_ready=not_ready,
+        report=report,
+    )

@@ -179,10 +179,9 @@ def holder_results(
     with mlflow_at(uri) as mlflow:
         if not client.search_registered_models(f"name = '{name}'"):
             return None
-        aliases = client.get_registered_model(name).aliases
-        if alias not in aliases:
+        holder = _holder(client, name, alias)
+        if holder is None:
             return None
-        holder = str(aliases[alias])
         return holder, _stored_results(mlflow, f"models:/{name}/{holder}")
 
 
@@ -336,8 +335,7 @@ def _compare(
     name, number = version.name, str(version.version)
     gain: PairedGain | None = None
     better, reason = True, f"no version held the alias {alias!r}"
-    aliases = client.get_registered_model(name).aliases
-    holder = str(aliases[alias]) if alias in aliases else None
+    holder = _holder(client, name, alias)
     if holder == number:
         reason = f"this version holds the alias {alias!r} already"
     else:
@@ -352,6 +350,12 @@ def _compare(
     client.set_model_version_tag(name, number, f"alias.{alias}", reason)
     uri = f"models:/{name}/{number}"
     return Registration(name, number, uri, alias if better else None, reason, gain)
+
+
+def _holder(client: "MlflowClient", name: str, alias: str) -> str | None:
+    """The version that holds an alias."""
+    aliases = client.get_registered_model(name).aliases
+    return str(aliases[alias]) if alias in aliases else None
 
 
 def _judge(

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,14 +14,13 @@ import pytest
 from vagen import envs
 from vagen.config.infra import EnvironmentsConfig
 from vagen.envs import check_env
-from vagen.envs.web.browser import NAMES, Browser, BrowserLost, browser
+from vagen.envs.web.browser import Browser, BrowserLost, browser, installed
 from vagen.envs.web.env import TaskName
 from vagen.envs.web.screen import Action, Screen
 from vagen.service import Environments
 
 TASKS = get_args(TaskName)
-INSTALLED = os.environ.get("PLAYWRIGHT_CHROMIUM") or any(map(shutil.which, NAMES))
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="no chromium: make system-packages")
+pytestmark = pytest.mark.skipif(not installed(), reason="no chromium: make system-packages")
 
 
 def make(**options):

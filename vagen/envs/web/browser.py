@@ -33,7 +33,6 @@ Size = tuple[int, int, float]
 """Width and height in CSS pixels, and the scale from those to a picture's."""
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-"""Commands of an installed browser, unless `PLAYWRIGHT_CHROMIUM` names one."""
 CALL_SECONDS = 30.0
 """Time limit of what a page is asked for."""
 START_SECONDS = 120.0
@@ -49,6 +48,12 @@ ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--process-per-site",
 )
+
+
+def installed() -> str | None:
+    """This machine's Chromium, or that of `PLAYWRIGHT_CHROMIUM`; None takes Playwright's own."""
+    named = os.environ.get("PLAYWRIGHT_CHROMIUM")
+    return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class BrowserLost(RuntimeError):
@@ -211,12 +216,9 @@ class Browser:
 
         if self._playwright is None:
             self._playwright = await async_playwright().start()
-        path = os.environ.get("PLAYWRIGHT_CHROMIUM") or next(
-            filter(None, map(shutil.which, NAMES)), None
-        )
         try:
             self._chromium = await self._playwright.chromium.launch(
-                executable_path=path, args=list(ARGUMENTS), timeout=1000 * START_SECONDS
+                executable_path=installed(), args=list(ARGUMENTS), timeout=1000 * START_SECONDS
             )
         except Error as error:
             driver, self._playwright = self._playwright, None  # which may have died
