@@ -5,6 +5,7 @@
 # judge). Environment:
 #   CONTAINER   docker, podman or buildah; the first that works
 #   BASE_IMAGE  instead of the one in images/bases.env
+#   TORCH_INDEX where Dockerfile.cpu takes torch (PyTorch's index of CPU builds); empty: pip's own index
 #   VOLUME      a folder lent to the build, "FROM:TO:ro" (podman and buildah)
 # pip's configuration of this machine (index, certificates, folders of wheels) is lent to the build.
 set -euo pipefail
@@ -49,6 +50,8 @@ BASE_IMAGE=${BASE_IMAGE:-$(sed -n "s/^$base=//p" images/bases.env)}
 [[ $BASE_IMAGE =~ @sha256:[0-9a-f]{64}$ || $BASE_IMAGE == localhost/* ]] || fail \
     "$base in images/bases.env is $BASE_IMAGE, without its digest: run make image-digests"
 
+torch=()
+[[ -z ${TORCH_INDEX+set} || $base == GPU_BASE ]] || torch=(--build-arg "TORCH_INDEX=$TORCH_INDEX")
 tool=${CONTAINER:-$(container_tool)}
 tool=$(basename "$tool")
 settings=$(mktemp)
@@ -56,7 +59,7 @@ trap 'rm -f "$settings"' EXIT
 pip_settings >"$settings"
 
 options=(--file "$file" --target "$target" --build-arg "BASE_IMAGE=$BASE_IMAGE" --tag "$tag"
-    --secret "id=pip,src=$settings")
+    --secret "id=pip,src=$settings" "${torch[@]}")
 if [[ $tool == docker ]]; then
     export DOCKER_BUILDKIT=1
     if grep -qE 'file://|find-links' "$settings"; then

@@ -23,5 +23,5 @@ buildah inspect --type image $base_of_debian >/dev/null 2>&1 || images/base.sh
 container=$(buildah from $base_of_debian)
 buildah config --env PYTHONPATH=/lent "$container"
 buildah commit --quiet --rm "$container" "$base"
-CONTAINER=buildah BASE_IMAGE=$base VOLUME=$lent images/build.sh cpu "$tag"
+TORCH_INDEX="" CONTAINER=buildah BASE_IMAGE=$base VOLUME=$lent images/build.sh cpu "$tag"
 VOLUME=$lent RUNTIME=runc images/try.sh "$tag"

@@ -22,8 +22,8 @@ site() { sed -n "s/^$1=//p" site/site.env; }
 
 namespaces() { awk '/^kind: Namespace$/ { found = 1 } found && /^  name:/ { print $2; found = 0 }' "$1"; }
 
-# All objects but namespaces: with a namespace its volumes would go.
-without_namespaces() { awk 'BEGIN { RS = "---\n"; ORS = "---\n" } !/(^|\n)kind: Namespace\n/' "$1"; }
+# without KINDS FILE: all other objects. KINDS is a regular expression.
+without() { awk -v kinds="$1" 'BEGIN { RS = ORS = "---\n" } $0 !~ "(^|\n)kind: (" kinds ")\n"' "$2"; }
 
 problems=()
 problem() { problems+=("$*"); }
@@ -41,6 +41,7 @@ check() {
     check_version "Kubeflow Pipelines" 2.17 deployment/ml-pipeline --namespace "$(site KFP_NAMESPACE)"
     check_addresses
     check_secrets "$1"
+    [[ ${#problems[@]} -gt 0 ]] || check_admission "$1"
     [[ ${#problems[@]} -eq 0 ]] || {
         printf 'Nothing was changed. Before this can be deployed:\n' >&2
         printf -- '- %s\n' "${problems[@]}" >&2
@@ -101,9 +102,13 @@ sys.exit(any(ip.ip_address(one) not in ip.ip_network(sys.argv[1], False) for one
 
 # The secrets that something in a namespace must have; optional ones are not asked for.
 check_secrets() {
-    local namespace secret wanted missing=() steps=(vagen-s3)
-    local own=(vagen-s3 vagen-ray-token vagen-mlflow vagen-mlflow-s3)
+    local namespace secret wanted missing=() keys=(vagen-s3) steps own
+    # With the component `identity` pods have no keys of the store.
+    ! grep -q ' eks.amazonaws.com/role-arn: ' "$1" || keys=()
+    steps=("${keys[@]}")
+    own=("${keys[@]}" vagen-ray-token vagen-mlflow ${keys[0]:+vagen-mlflow-s3})
     ! grep -q '^  name: vagen-s3-bucket$' "$1" || own+=(vagen-s3-admin)
+    ! grep -q '^  name: vagen-backup$' "$1" || own+=(vagen-backup)
     ! grep -q '^  name: vagen-judge$' "$1" || own+=(vagen-judge)
     ! grep -q '^  name: vagen-env$' "$1" || { own+=(vagen-env) && steps+=(vagen-env); }
     ! grep -q '^  name: vagen-agent$' "$1" || { own+=(vagen-agent) && steps+=(vagen-agent); }
@@ -111,8 +116,9 @@ check_secrets() {
         case $namespace in
             vagen) wanted=("${own[@]}") ;;
             "$(site KFP_NAMESPACE)") wanted=("${steps[@]}") ;;
-            *) wanted=(vagen-s3 vagen-ray-token) ;;
+            *) wanted=("${keys[@]}" vagen-ray-token) ;;
         esac
+        ! grep -q '^- name: vagen-pull$' "$1" || wanted+=(vagen-pull)
         for secret in "${wanted[@]}"; do
             kube --namespace "$namespace" get secret "$secret" >/dev/null 2>&1 \
                 || missing+=("$namespace/$secret")
@@ -121,6 +127,26 @@ check_secrets() {
     [[ ${#missing[@]} -eq 0 ]] \
         || problem "secrets are missing: ${missing[*]} (docs/kubernetes.md, Secrets, has the commands)"
 }
+
+# What the API server would say to each object, before any is changed. A job is made anew.
+check_admission() {
+    local line name
+    while read -r line; do
+        case $line in
+            *"updates to statefulset spec"*)
+                name=$(grep -oE '"[a-z0-9-]+" is invalid' <<<"$line" | cut -d'"' -f2)
+                problem "the StatefulSet $name has fields that cannot be changed. Its pod and its volume outlive it:" \
+                    "kubectl --namespace vagen delete statefulset $name --cascade=orphan, then deploy again"
+                ;;
+            *) problem "the API server refuses: $line" ;;
+        esac
+    done < <({
+        without Job "$1" | apply --dry-run=server --filename -
+        apply --dry-run=server --kustomize kfp
+    } 2>&1 >/dev/null | grep -v '^Warning:')
+}
+
+apply() { kube apply --server-side --force-conflicts --field-manager vagen "$@"; }
 
 await_ready() {
     local kind job
@@ -143,8 +169,8 @@ deploy() {
     check "$1"
     # A finished job cannot be changed, only made anew; it makes the bucket if there is none.
     kube --namespace vagen delete job vagen-s3-bucket --ignore-not-found
-    kube apply --server-side --force-conflicts --field-manager vagen --filename "$1"
-    kube apply --server-side --force-conflicts --field-manager vagen --kustomize kfp
+    apply --filename "$1"
+    apply --kustomize kfp
     # Environment variables are read when a container starts.
     kube --namespace vagen rollout restart deployment --selector app.kubernetes.io/part-of=vagen
     await_ready
@@ -167,7 +193,7 @@ undeploy() {
         read -r answer || true
         [[ $answer == [yY] ]] || fail "nothing was removed"
     fi
-    without_namespaces "$1" | kube delete --ignore-not-found --wait --filename -
+    without 'Namespace|PersistentVolumeClaim' "$1" | kube delete --ignore-not-found --wait --filename -
     if [[ ${DATA:-keep} == delete ]]; then
         kube delete namespace --ignore-not-found "${names[@]}"
     else

@@ -19,9 +19,8 @@ $(VALIDATE_READY): constraints/validate.txt
 	$(call install,$(VALIDATE_VENV),-r constraints/validate.txt)
 	@touch $@
 
-images: ## Build all images with docker, podman or buildah (CONTAINER=, REGISTRY=, TAG=)
-	@for name in cpu env-service trainer judge; do \
-		images/build.sh $$name $(REGISTRY)/$$name:$(TAG) || exit 1; done
+images: ## Build what OVERLAY needs (CONTAINER=, REGISTRY=, TAG=); PUSH=1 pushes and fills the site file
+	@images/overlay.sh $(OVERLAY) $(REGISTRY) $(TAG)
 
 image-digests: ## Write today's digests of the base images to images/bases.env
 	@images/digests.sh

@@ -23,6 +23,7 @@ RECORDER = """#!/usr/bin/env bash
 number=$(ls "$CALLS" | wc -l)
 echo "$*" > "$CALLS/$(printf %03d "$number")"
 [[ "$*" == *"--filename -"* ]] && cat > "$CALLS/$(printf %03d "$number").stdin"
+if [[ "$*" == *--dry-run=server*--filename* && -n $REFUSED ]]; then echo -e "$REFUSED" >&2; exit 1; fi
 for word in $MISSING; do [[ "$*" == *"$word"* ]] && exit 1; done
 case "$*" in
     *"get rayclusters"*) echo "$ANSWER" ;;
@@ -52,7 +53,7 @@ class Cluster:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs the script of the folder, where the site's file is as a site would have it."""
-        variables = {"CALLS": str(self.calls), "MISSING": "", "ANSWER": "", **environment}
+        variables = {"CALLS": str(self.calls), "MISSING": "", "ANSWER": "", "REFUSED": "", **environment}
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [self.folder / "k8s/deploy.sh", *arguments],
@@ -118,8 +119,9 @@ def test_deploy_checks_then_applies(cluster: Cluster) -> None:
         position(lines, "--namespace vagen get secret vagen-mlflow-s3"),
         position(lines, "--namespace vagen-rdma get secret vagen-s3"),
         position(lines, "--namespace kubeflow get secret vagen-s3"),
+        position(lines, "apply --server-side --force-conflicts --field-manager vagen --dry-run=server --k"),
         position(lines, "delete job vagen-s3-bucket"),
-        position(lines, "--kustomize kfp"),
+        position(lines, "apply --server-side --force-conflicts --field-manager vagen --kustomize kfp"),
     ]
     assert order == sorted(order)
     assert "next:" in done.stdout
@@ -185,8 +187,47 @@ def test_the_secrets_asked_for_are_those_that_pods_cannot_start_without(
     for found in of_kind(overlay, "RayCluster"):
         needed.add(f"{found['metadata']['namespace']}/{found['spec']['authOptions']['secretName']}")
     asked = {one for one in asked.split() if one.partition("/")[0] != "kubeflow"}
-    # These two are for runs, whatever else the overlay has.
-    assert asked == needed | {"vagen/vagen-ray-token", "vagen/vagen-s3"}
+    # Pods would start without keys of the store, and have none.
+    spaces = {pod.namespace for pod in pods(overlay)} | {
+        found["metadata"]["namespace"] for found in of_kind(overlay, "RayCluster")
+    }
+    keys = {f"{space}/vagen-s3" for space in spaces} | {"vagen/vagen-mlflow-s3"}
+    assert asked == needed | keys | {"vagen/vagen-ray-token"}
+
+
+@pytest.mark.parametrize(
+    ("component", "asked"),
+    [("identity", {"-s3": False}), ("pull-secret", {"-pull": True, "-s3": True})],
+)
+def test_the_sites_components_change_the_secrets_asked_for(
+    cluster: Cluster, component: str, asked: dict[str, bool]
+) -> None:
+    line = f"#   - ../components/{component}"
+    rewrite(
+        cluster.folder / "k8s/site/kustomization.yaml",
+        {"# components:": "components:", line: line[1:].lstrip().rjust(len(line))},
+    )
+    done = cluster.run("deploy", "cpu", MISSING="secret")
+    for secret, there in asked.items():
+        for namespace in ("vagen", "kubeflow"):
+            assert (f"{namespace}/vagen{secret} " in done.stderr) == there, done.stderr
+
+
+def test_what_the_api_server_refuses_is_said_before_anything_changes(cluster: Cluster) -> None:
+    done = cluster.run(
+        "deploy",
+        "cpu",
+        REFUSED='The StatefulSet "vagen-s3" is invalid: spec: Forbidden: updates to statefulset spec '
+        "for fields other than 'replicas' are forbidden\n"
+        'error: resource mapping not found: no matches for kind "PodMonitor"',
+    )
+    assert done.returncode == 2
+    assert "delete statefulset vagen-s3 --cascade=orphan" in done.stderr
+    assert 'the API server refuses: error: resource mapping not found: no matches for kind "PodM' in done.stderr
+    assert not [
+        line for line in cluster.told() if " apply" in f" {line}" and "--dry-run=server" not in line
+    ]
+    assert not [line for line in cluster.told() if "delete job" in line]
 
 
 def test_steps_secrets_are_asked_for_where_kubeflow_runs_them(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ SECRETS = {
     "vagen-mlflow-s3": KEYS,
     "vagen-s3-admin": KEYS,
     "vagen-mlflow": {"MLFLOW_BACKEND_STORE_URI", "POSTGRES_PASSWORD"},
+    "vagen-backup": KEYS,
     "vagen-judge": {"OPENAI_API_KEY"},
     "vagen-hf": {"HF_TOKEN"},
     "vagen-env": {"VAGEN_ENV_TOKEN", "tokens"},

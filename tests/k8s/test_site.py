@@ -17,6 +17,10 @@ CHANGED = {
     "VAGEN_STORE": "s3://a-bucket/runs",
     "MLFLOW_ARTIFACTS_DESTINATION": "s3://another-bucket",
     "AWS_REGION": "eu-north-1",
+    "S3_ROLE": "arn:aws:iam::111122223333:role/ours",
+    "MLFLOW_S3_ROLE": "arn:aws:iam::111122223333:role/tracking",
+    "BACKUP_DESTINATION": "s3://copies/vagen",
+    "BACKUP_ENDPOINT": "https://s3.example",
     "MLFLOW_TRACKING_URI": "https://mlflow.example",
     "KFP_NAMESPACE": "a-profile",
     "KFP_SERVICE_ACCOUNT": "default-editor",
@@ -33,6 +37,8 @@ CHANGED = {
 """Other values for everything in site.env; AWS_ENDPOINT_URL_S3 is removed, as for AWS."""
 NODES = {"VAGEN_TRAINER_IMAGE", "RDMA_RESOURCE", "RWX_STORAGE_CLASS"}
 """What only the overlays with GPUs, and with several nodes, have."""
+ROLES = {"S3_ROLE", "MLFLOW_S3_ROLE"}
+"""What the component `identity` sets, which the site itself has."""
 OLD = (
     "registry.invalid",
     "chrislusf",
@@ -76,7 +82,7 @@ def test_each_value_arrives(elsewhere: Path) -> None:
     import json
 
     wanted = {
-        f"tests/k8s/{EVERY}": set(CHANGED) - NODES,
+        f"tests/k8s/{EVERY}": set(CHANGED) - NODES - ROLES,
         "k8s/overlays/h100-multinode": NODES | {"GPU_PRODUCT"},
     }
     for name, keys in wanted.items():
@@ -93,6 +99,8 @@ def test_each_value_arrives(elsewhere: Path) -> None:
                 "MLFLOW_ARTIFACTS_DESTINATION",
                 "AWS_REGION",
                 "MLFLOW_TRACKING_URI",
+                "BACKUP_DESTINATION",
+                "BACKUP_ENDPOINT",
             )
             assert CHANGED[key] in (variables if read_by_pods else text), key
 
@@ -103,3 +111,23 @@ def test_variables_and_an_account_reach_the_namespace_of_kubeflow(elsewhere: Pat
     assert {entry["metadata"]["namespace"] for entry in found.values()} == {"a-profile"}
     assert found["ConfigMap"]["data"] == CHANGED
     assert found["RoleBinding"]["subjects"][0]["namespace"] == "a-profile"
+
+
+def test_accounts_pull_and_reach_the_store_as_the_site_says(elsewhere: Path) -> None:
+    site = elsewhere / "k8s/site/kustomization.yaml"
+    lines = site.read_text()
+    site.write_text(lines.replace("# components:", "components:").replace("#   - ..", "  - .."))
+    try:
+        rendered = [load(kustomize(elsewhere / name)) for name in ("k8s/kfp", f"tests/k8s/{EVERY}")]
+    finally:
+        site.write_text(lines)
+    accounts = [one for found in rendered for one in found if one["kind"] == "ServiceAccount"]
+    assert all(one["imagePullSecrets"] == [{"name": "vagen-pull"}] for one in accounts)
+    roles = {
+        one["metadata"]["name"]: one["metadata"]["annotations"]["eks.amazonaws.com/role-arn"]
+        for one in accounts
+        if "annotations" in one["metadata"]
+    }
+    assert roles.pop("vagen-mlflow") == CHANGED["MLFLOW_S3_ROLE"]
+    assert roles.keys() == {"vagen-step", "vagen-ray", "vagen-agent"}
+    assert {*roles.values()} == {CHANGED["S3_ROLE"]}
