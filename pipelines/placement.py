@@ -25,9 +25,12 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
         return task
     if config.image:
         task.set_container_image(config.image)
-    _size(task, resources_of(step, infra))
+    _size(task, resources_of(step, infra), config.gpu_resource)
     # A step reads and writes the run through the store.
     kubernetes.empty_dir_mount(task, "runs", infra.output_dir)
+    if config.models:
+        kubernetes.mount_pvc(task, config.models, "/home/vagen/huggingface")
+        task.set_env_variable("HF_HOME", "/home/vagen/huggingface")
     for key, value in config.node_selector.items():
         kubernetes.add_node_selector(task, key, value)
     for text in config.tolerations:
@@ -89,7 +92,7 @@ def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:
     return config.ask if asks else config.work
 
 
-def _size(task: PipelineTask, resources: ResourcesConfig) -> None:
+def _size(task: PipelineTask, resources: ResourcesConfig, gpu: str) -> None:
     """Limits memory to the request, and cores to at least one: a step first imports its libraries,
     which takes four times as long on a quarter of a core.
     """
@@ -97,7 +100,7 @@ def _size(task: PipelineTask, resources: ResourcesConfig) -> None:
     task.set_cpu_limit("1" if cores(resources.cpu) < 1 else resources.cpu)
     task.set_memory_request(resources.memory).set_memory_limit(resources.memory)
     if resources.gpus:
-        task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(resources.gpus)
+        task.set_accelerator_type(gpu).set_accelerator_limit(resources.gpus)
     if resources.shm:
         kubernetes.empty_dir_mount(
             task, "shm", "/dev/shm", medium="Memory", size_limit=resources.shm

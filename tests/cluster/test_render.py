@@ -2,6 +2,7 @@
 
 import copy
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +11,9 @@ from api_schemas import faults, set_defaults
 from vagen.cluster import ClusterError, cluster_name, read_template
 from vagen.cluster.kube import CONFIG_MAPS
 from vagen.cluster.names import label_value, lease_end, parse_time
-from vagen.cluster.render import check_raycluster
+from vagen.cluster.render import check_raycluster, render_raycluster
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_nothing_of_the_template_is_dropped(template, manifest) -> None:
@@ -54,6 +57,38 @@ def test_what_differs_per_run_is_laid_on(manifest) -> None:
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "4"
     for part in (made["spec"]["headGroupSpec"], group):
         assert part["template"]["metadata"]["labels"]["vagen.dev/run"] == "lake"
+
+
+def test_fewer_gpus_take_their_share_of_the_worker() -> None:
+    template = yaml.safe_load((ROOT / "k8s/overlays/h100/raycluster.yaml").read_text())
+    made = render_raycluster(
+        template,
+        name="lake",
+        run="lake",
+        workers=1,
+        gpus_per_worker=2,
+        lease_minutes=60,
+        gpu_resource="amd.com/gpu",
+        models="weights",
+    )
+    (group,) = made["spec"]["workerGroupSpecs"]
+    spec = group["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"] == {
+        "cpu": "16",
+        "memory": "160Gi",
+        "ephemeral-storage": "100Gi",
+        "amd.com/gpu": "2",
+    }
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["shm"]["emptyDir"]["sizeLimit"] == "50Gi"
+    assert group["rayStartParams"]["object-store-memory"] == str(137438953472 // 4)
+    # One claim for all pods, where Hugging Face looks.
+    assert volumes["models"]["persistentVolumeClaim"] == {"claimName": "weights"}
+    assert {"name": "models", "mountPath": "/home/vagen/huggingface"} in container["volumeMounts"]
+    head = made["spec"]["headGroupSpec"]["template"]["spec"]
+    assert head["containers"][0]["resources"]["limits"]["cpu"] == "8"
+    assert "models" in [volume["name"] for volume in head["volumes"]]
 
 
 def test_cost_labels_and_priority_are_on_every_pod(manifest) -> None:

@@ -316,8 +316,9 @@ def _shape(cluster: Object) -> str:
     parts = [f"token {(spec.get('authOptions') or {}).get('secretName', 'none')}"]
     for name, count, group in groups:
         container = group["template"]["spec"]["containers"][0]
-        gpus = container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", "0")
-        parts.append(f"{count} x {name} ({container['image']}, {gpus} GPUs)")
+        limits = container.get("resources", {}).get("limits", {})
+        gpus = [f", {limits[key]} {key}" for key in limits if "/" in key]
+        parts.append(f"{count} x {name} ({container['image']}{''.join(gpus)})")
     return ", ".join(parts)
 
 

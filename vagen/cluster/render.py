@@ -28,6 +28,8 @@ from vagen.cluster.names import (
 TEMPLATE = "vagen-raycluster"
 TEMPLATE_KEY = "raycluster.yaml"
 GPU = "nvidia.com/gpu"
+DISK = "ephemeral-storage"
+HF_HOME = "/home/vagen/huggingface"
 
 
 def read_template(kube: Kube, name: str = TEMPLATE) -> Object:
@@ -65,6 +67,8 @@ def render_raycluster(
     queue: str | None = None,
     labels: Mapping[str, str] | None = None,
     priority: str | None = None,
+    gpu_resource: str = GPU,
+    models: str | None = None,
 ) -> Object:
     """A run's RayCluster: the template with per-run fields; all others are kept.
 
@@ -73,12 +77,15 @@ def render_raycluster(
         name: Its name, from `vagen.cluster.names.cluster_name`.
         run: Name of the run.
         workers: Number of worker pods.
-        gpus_per_worker: GPUs per worker, as request and limit; 0 removes the template's.
+        gpus_per_worker: GPUs per worker, as request and limit; 0 removes the template's. With fewer
+            than the template's, a worker gets the same share of its cores, memory and disk.
         lease_minutes: Minutes from now until `gc` deletes it, unless the lease is renewed.
         image: Image of all Ray containers; None for the template's.
         queue: Kueue's local queue, which admits head and workers together.
         labels: Further labels of the RayCluster and its pods, e.g. for costs.
         priority: Priority class of the pods; None for the template's.
+        gpu_resource: The resource that the device plugin offers.
+        models: A PersistentVolumeClaim for `HF_HOME`; None for the template's volume.
 
     Raises:
         ClusterError: KubeRay would reject the result; the message says why.
@@ -103,6 +110,7 @@ def render_raycluster(
             f"the RayCluster template has {len(groups)} worker groups: it must have one"
         )
     groups[0].update(replicas=workers, minReplicas=workers, maxReplicas=workers)
+    _share(groups[0], gpus_per_worker)
     for group in (spec.get("headGroupSpec") or {}, groups[0]):
         pods = group.setdefault("template", {})
         metadata = pods.setdefault("metadata", {})
@@ -113,14 +121,42 @@ def render_raycluster(
         for container in pods.get("spec", {}).get("containers", [])[:1]:
             if image:
                 container["image"] = image
+            if models:
+                variables = {one["name"]: one.get("value") for one in container.get("env", [])}
+                mount = {"name": "models", "mountPath": variables.get("HF_HOME", HF_HOME)}
+                claim = {"persistentVolumeClaim": {"claimName": models}}
+                container.setdefault("volumeMounts", []).append(mount)
+                pods["spec"].setdefault("volumes", []).append({"name": "models", **claim})
             if group is groups[0]:
                 resources = container.setdefault("resources", {})
                 for part in ("requests", "limits"):
                     amounts = resources.setdefault(part, {})
                     amounts.pop(GPU, None)
-                    amounts |= {GPU: str(gpus_per_worker)} if gpus_per_worker else {}
+                    amounts |= {gpu_resource: str(gpus_per_worker)} if gpus_per_worker else {}
     check_raycluster(manifest)
     return manifest
+
+
+def _share(group: Object, gpus: int) -> None:
+    """Cuts a worker down to what `gpus` of its GPUs need."""
+    spec = group.get("template", {}).get("spec", {})
+    containers = spec.get("containers") or [{}]
+    amounts = containers[0].get("resources", {})
+    whole = int(amounts.get("limits", {}).get(GPU, 0))
+    if not 0 < gpus < whole:
+        return
+
+    def part(quantity: object) -> str:
+        number, unit = re.fullmatch(r"(\d+)(\D*)", str(quantity)).groups()
+        return f"{max(1, int(number) * gpus // whole)}{unit}"
+
+    for given in amounts.values():
+        given |= {name: part(given[name]) for name in {*given} & {"cpu", "memory", DISK}}
+    for volume in spec.get("volumes", []):
+        if size := (volume.get("emptyDir") or {}).get("sizeLimit"):
+            volume["emptyDir"]["sizeLimit"] = part(size)
+    params = group.get("rayStartParams", {})
+    params |= {name: part(params[name]) for name in {*params} & {"object-store-memory"}}
 
 
 MIN_RAY = (2, 52, 0)

@@ -126,6 +126,11 @@ class KubernetesConfig(Section):
     """Config map with the platform's RayCluster (key `raycluster.yaml`)."""
     deploy: DeployConfig | None = None
     """Deploy the registered agent (`deploy: {}`); null: do not."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """Resource of a GPU, such as `amd.com/gpu` or `nvidia.com/mig-3g.40gb`."""
+    models: ObjectName | None = None
+    """PersistentVolumeClaim that keeps Hugging Face's downloads (`HF_HOME`) for all pods of all
+    runs; null: each pod downloads."""
     queue: ObjectName | None = None
     """Kueue local queue that admits the Ray cluster; null uses none."""
     service_account: ObjectName | None = "vagen-step"

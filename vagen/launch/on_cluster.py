@@ -140,6 +140,8 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         queue=config.queue,
         labels=config.cost_labels,
         priority=config.priority,
+        gpu_resource=config.gpu_resource,
+        models=config.models,
     )
     cluster_name, pending = cluster.cluster_name(name), 60 * config.pending_minutes
     begun = time.monotonic()
