@@ -18,7 +18,8 @@ fail() {
 
 kube() { kubectl ${CONTEXT:+--context "$CONTEXT"} "$@"; }
 
-site() { sed -n "s/^$1=//p" site/site.env; }
+# A value of the site as the overlay has it.
+site() { sed -n "s/^  $1: \"\?\([^\"]*\)\"\?$/\1/p" "$rendered" | head -1; }
 
 namespaces() { awk '/^kind: Namespace$/ { found = 1 } found && /^  name:/ { print $2; found = 0 }' "$1"; }
 
@@ -114,7 +115,7 @@ check_secrets() {
     ! grep -q '^  name: vagen-agent$' "$1" || { own+=(vagen-agent) && steps+=(vagen-agent); }
     for namespace in $(namespaces "$1") "$(site KFP_NAMESPACE)"; do
         case $namespace in
-            vagen) wanted=("${own[@]}") ;;
+            "$home") wanted=("${own[@]}") ;;
             "$(site KFP_NAMESPACE)") wanted=("${steps[@]}") ;;
             *) wanted=("${keys[@]}" vagen-ray-token) ;;
         esac
@@ -136,13 +137,13 @@ check_admission() {
             *"updates to statefulset spec"*)
                 name=$(grep -oE '"[a-z0-9-]+" is invalid' <<<"$line" | cut -d'"' -f2)
                 problem "the StatefulSet $name has fields that cannot be changed. Its pod and its volume outlive it:" \
-                    "kubectl --namespace vagen delete statefulset $name --cascade=orphan, then deploy again"
+                    "kubectl --namespace $home delete statefulset $name --cascade=orphan, then deploy again"
                 ;;
             *) problem "the API server refuses: $line" ;;
         esac
     done < <({
         without Job "$1" | apply --dry-run=server --filename -
-        apply --dry-run=server --kustomize kfp
+        apply --dry-run=server --kustomize "$kfp"
     } 2>&1 >/dev/null | grep -v '^Warning:')
 }
 
@@ -151,32 +152,32 @@ apply() { kube apply --server-side --force-conflicts --field-manager vagen "$@";
 await_ready() {
     local kind job
     for kind in statefulset deployment; do
-        kube --namespace vagen get "$kind" --selector app.kubernetes.io/part-of=vagen --output name \
+        kube --namespace "$home" get "$kind" --selector app.kubernetes.io/part-of=vagen --output name \
             | while read -r name; do
-                kube --namespace vagen rollout status "$name" --timeout "${TIMEOUT:-10m}" || {
-                    kube --namespace vagen get pods
-                    kube --namespace vagen get events --sort-by .lastTimestamp | tail -15
+                kube --namespace "$home" rollout status "$name" --timeout "${TIMEOUT:-10m}" || {
+                    kube --namespace "$home" get pods
+                    kube --namespace "$home" get events --sort-by .lastTimestamp | tail -15
                     exit 1
                 }
             done
     done
-    job=$(kube --namespace vagen get job vagen-s3-bucket --ignore-not-found --output name)
-    [[ -z $job ]] || kube --namespace vagen wait "$job" --for condition=complete \
-        --timeout "${TIMEOUT:-10m}" || fail "no bucket: kubectl --namespace vagen logs $job"
+    job=$(kube --namespace "$home" get job vagen-s3-bucket --ignore-not-found --output name)
+    [[ -z $job ]] || kube --namespace "$home" wait "$job" --for condition=complete \
+        --timeout "${TIMEOUT:-10m}" || fail "no bucket: kubectl --namespace $home logs $job"
 }
 
 deploy() {
     check "$1"
     # A finished job cannot be changed, only made anew; it makes the bucket if there is none.
-    kube --namespace vagen delete job vagen-s3-bucket --ignore-not-found
+    kube --namespace "$home" delete job vagen-s3-bucket --ignore-not-found
     apply --filename "$1"
-    apply --kustomize kfp
+    apply --kustomize "$kfp"
     # Environment variables are read when a container starts.
-    kube --namespace vagen rollout restart deployment --selector app.kubernetes.io/part-of=vagen
+    kube --namespace "$home" rollout restart deployment --selector app.kubernetes.io/part-of=vagen
     await_ready
     cat <<EOF
 
-ready. MLflow:  kubectl --namespace vagen port-forward service/vagen-mlflow 5000
+ready. MLflow:  kubectl --namespace $home port-forward service/vagen-mlflow 5000
 next:  make submit EXPERIMENT=frozenlake-tiny INFRA=... (docs/kubernetes.md)
 EOF
 }
@@ -209,4 +210,8 @@ overlay=overlays/$2
 rendered=$(mktemp)
 trap 'rm -f "$rendered"' EXIT
 kubectl kustomize "$overlay" >"$rendered"
+# Where MLflow is; a tenant has a namespace of its own, and variables of its own for Kubeflow's.
+home=$(awk 'BEGIN { RS = "---\n" } /\nkind: Service\n/ && /\n  name: vagen-mlflow\n/' "$rendered" | sed -n 's/^  namespace: //p')
+kfp=kfp
+[[ ! -d $overlay/kfp ]] || kfp=$overlay/kfp
 "$1" "$rendered"

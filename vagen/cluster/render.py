@@ -95,6 +95,7 @@ def render_raycluster(
     labels = {**(labels or {}), **run_labels(run)}
     metadata = manifest.setdefault("metadata", {})
     metadata["name"] = name
+    metadata.pop("namespace", None)  # that of the ConfigMap, whatever overlay brought it
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels, LEASED: "true"}
     if queue:
         metadata["labels"][QUEUE] = queue
