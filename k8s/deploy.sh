@@ -152,7 +152,7 @@ apply() { kube apply --server-side --force-conflicts --field-manager vagen "$@";
 await_ready() {
     local kind job
     for kind in statefulset deployment; do
-        kube --namespace "$home" get "$kind" --selector app.kubernetes.io/part-of=vagen --output name \
+        kube --namespace "$home" get "$kind" --selector 'app.kubernetes.io/part-of=vagen,!vagen.dev/agent' --output name \
             | while read -r name; do
                 kube --namespace "$home" rollout status "$name" --timeout "${TIMEOUT:-10m}" || {
                     kube --namespace "$home" get pods
@@ -173,7 +173,7 @@ deploy() {
     apply --filename "$1"
     apply --kustomize "$kfp"
     # Environment variables are read when a container starts.
-    kube --namespace "$home" rollout restart deployment --selector app.kubernetes.io/part-of=vagen
+    kube --namespace "$home" rollout restart deployment --selector 'app.kubernetes.io/part-of=vagen,!vagen.dev/agent'
     await_ready
     cat <<EOF
 

@@ -11,7 +11,7 @@ from vagen.config.base import ConfigError
 from vagen.deploy import agent_of, deploy, undeploy
 from vagen.deploy.agent import DEPLOYMENT, KSERVE, Agent, agent_name, read_template, render
 from vagen.deploy.gate import judge
-from vagen.deploy.rollout import SERVICES
+from vagen.deploy.rollout import SERVICES, Plain
 from vagen.run import layout
 from vagen.run.folder import read_results
 from vagen.run.run import Run
@@ -99,6 +99,21 @@ def test_worse_than_the_one_before_it_is_rolled_back(
     client.delete_registered_model_alias(agent.model, "deployed")
     assert undeploy(kube, "agent-test") == ["services/agent-test"]
     assert undeploy(kube, "agent-test") == []
+
+
+@pytest.mark.slow
+def test_an_attempt_before_it_gets_the_template_of_today(registered, cluster, monkeypatch) -> None:
+    kube, agent = cluster.place.kube, agent_of(registered)
+    template = read_template(kube, DEPLOYMENT)
+    assert template
+    start = Plain(kube, agent, render(template, DEPLOYMENT, agent))
+    start.start(20, print)
+    again = Plain(kube, agent, render(template.replace('cpu: "1"', "cpu: 250m"), DEPLOYMENT, agent))
+    again.start(20, print)
+    [deployment] = cluster.place.store.all("Deployment")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == "250m"
+    again.roll_back()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Deploys a registered version: it starts beside the live one, plays, and stays or is removed."""
 
+import base64
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ from typing import Any
 import httpx
 
 from vagen import progress
-from vagen.cluster.kube import Kube
+from vagen.cluster.errors import ApiError
+from vagen.cluster.kube import SECRETS, Kube
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.deploy.agent import Agent, agent_of
@@ -29,6 +31,18 @@ START_SECONDS = 1800.0
 REGISTRY_ROOT, REGISTRY_SECONDS = "/api/model_registry/v1alpha3", 15.0
 """Path of Kubeflow's Model Registry (kubeflow/model-registry, api/openapi/model-registry.yaml), and
 the timeout of its answers."""
+
+
+def _read_token(kube: Kube) -> bool:
+    """Takes the agents' key from their Secret, where that may be read: steps have it already."""
+    try:
+        secret = kube.get(SECRETS, "vagen-agent")
+    except ApiError:
+        return False
+    if secret is None:
+        return False
+    os.environ[TOKEN] = base64.b64decode(secret["data"][TOKEN]).decode()
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ def deploy(
     if holder is not None and holder[0] != agent.version:
         before[f"version {holder[0]}, deployed before"] = holder[1]
     rollout = open_rollout(kube, agent, plain=plain, share=share, context=context)
-    token = TOKEN if os.environ.get(TOKEN) else None
+    token = TOKEN if os.environ.get(TOKEN) or _read_token(kube) else None
     folder = Path(infra.output_dir) / layout.EVALUATIONS / f"{run.name}-{name}"
     promoted = False
     try:

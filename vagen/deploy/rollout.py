@@ -120,7 +120,9 @@ class Plain:
         """See `Rollout`."""
         self.body["metadata"]["name"] = self._name
         label_pods(self.body, self.agent)
-        _create(self.kube, DEPLOYMENTS, self.body)
+        if not _create(self.kube, DEPLOYMENTS, self.body) and not self._is_live:
+            # Of an attempt before, perhaps from another template.
+            self.kube.patch(DEPLOYMENTS, self._name, self.body)
         _create(self.kube, SERVICES, self._service(self._name, self.agent.labels))
         pods = self.agent.selector
         _await(self.kube, DEPLOYMENTS, self._name, pods, _is_available, seconds, report)
