@@ -61,8 +61,6 @@ def run(
     endpoint = {
         "timeout": 30,
         "backoff": 0.01,
-        "max_backoff": 0.05,
-        "breaker_cooldown": 0.05,
         "retries": 12,
     }
     options = {

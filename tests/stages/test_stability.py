@@ -163,7 +163,7 @@ def test_before_anything_is_good_the_warm_start_is_where_to_go_back_to(make_guar
 
 COLLAPSE = ("trainer.guard.max_kl=null", "trainer.guard.min_entropy=null")
 COLLAPSE += ("trainer.guard.max_entropy_factor=null", "trainer.guard.grad_norm_factor=null")
-COLLAPSE += ("trainer.guard.min_history=2", "trainer.guard.max_invalid_rise=0.05")
+COLLAPSE += ("trainer.guard.window=2", "trainer.guard.max_invalid_rise=0.05")
 
 
 @pytest.mark.slow

@@ -21,6 +21,12 @@ from vagen.config.client_options import ClientConfig
 ParsedT = TypeVar("ParsedT")
 ResponseT = TypeVar("ResponseT")
 
+_FAILURES = 8
+"""Consecutive failures after which requests pause."""
+_COOLDOWN = 10
+"""Length of that pause, in `backoff`s."""
+_LONGEST_PAUSE = 60
+"""Longest pause between two attempts, in `backoff`s."""
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 """Deadline of the current request, on the event loop's clock."""
 
@@ -54,9 +60,7 @@ class Client:
         """
         self.config = config
         self.usage = Usage()
-        self.breaker = CircuitBreaker(
-            failures=config.breaker_failures, cooldown=config.breaker_cooldown
-        )
+        self.breaker = CircuitBreaker(failures=_FAILURES, cooldown=_COOLDOWN * config.backoff)
         self._rate = RateLimit(_part(config.request_rate, share))
         self._tokens = RateLimit(_part(config.tokens_per_minute, 60 * share))
         self._slots = asyncio.Semaphore(-(-config.concurrency // share))
@@ -103,7 +107,7 @@ class Client:
         return response
 
     def _pause(self, number: int) -> float:
-        pause = min(self.config.backoff * 2**number, self.config.max_backoff)
+        pause = min(2**number, _LONGEST_PAUSE) * self.config.backoff
         return pause * random.uniform(0.5, 1.5)
 
     async def _attempt(

@@ -298,6 +298,8 @@ def _scores(config: ExperimentConfig) -> Refusals:
 
 
 def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusals:
+    from vagen.advantage.credit import HIGH, LOW
+
     if not spec.adapts:
         return
     options, gamma = config.algorithm.adaptive_credit, config.algorithm.high_level_gamma
@@ -307,12 +309,10 @@ def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusal
             f"{config.algorithm.adv_estimator} chooses the lambda of each turn itself in mode "
             "lambda; set it to null, or take bi_level_gae",
         )
-    if options.mode == "gamma" and not options.gamma_low < gamma < options.gamma_high:
+    if options.mode == "gamma" and not LOW < gamma < HIGH:
         yield (
             "algorithm.high_level_gamma",
-            f"{gamma} is the discount at average progress and must lie between "
-            f"algorithm.adaptive_credit.gamma_low = {options.gamma_low} and gamma_high = "
-            f"{options.gamma_high}",
+            f"{gamma} is the discount at average progress; it must lie between {LOW} and {HIGH}",
         )
 
 
@@ -524,12 +524,6 @@ def _trainer(config: ExperimentConfig) -> Refusals:
     """Keys of the trainer that nothing comes of, and why."""
     trainer = config.trainer
     guard, stop = trainer.guard, trainer.early_stop
-    if guard.min_history > guard.window:
-        yield (
-            "trainer.guard.min_history",
-            f"{guard.min_history} good iterations never come together, the medians are over "
-            f"trainer.guard.window = {guard.window}; make it smaller",
-        )
     if config.rollout_manager.n_trajectory < 2:
         for key, threshold in (
             ("trainer.guard.min_reward_std_factor", guard.min_reward_std_factor),

@@ -25,6 +25,8 @@ from vagen.config.infra import S3Config
 from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
+ATTEMPTS = 8
+"""Attempts at a request before it fails."""
 """Seconds."""
 _KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
 _ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
@@ -59,7 +61,7 @@ def make_client(options: S3Config) -> Any:
     # Otherwise every client logs the source of its keys and address.
     logging.getLogger("botocore").setLevel(logging.WARNING)
     config = Config(
-        retries={"mode": "standard", "total_max_attempts": options.retries},
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         # The server checks what arrives against the signed SHA-256.
         s3={"addressing_style": options.addressing_style, "payload_signing_enabled": True},
         max_pool_connections=options.max_concurrency + 2,
@@ -78,7 +80,6 @@ def make_client(options: S3Config) -> Any:
             "s3",
             endpoint_url=options.endpoint_url,
             region_name=region or "us-east-1",
-            verify=options.ca_bundle,
             config=config,
         )
 
@@ -103,7 +104,7 @@ def s3_errors(where: str) -> Iterator[None]:
         raise StorageError(f"cannot use {where}: set infra.s3.region (AWS_REGION)") from error
     except SSLError as error:
         raise StorageError(
-            f"cannot use {where}: its certificate is not trusted: set infra.s3.ca_bundle, or "
+            f"cannot use {where}: its certificate is not trusted: set AWS_CA_BUNDLE, or "
             f"correct infra.s3.endpoint_url ({_line(error)})"
         ) from error
     except (ConnectionError, HTTPClientError, RetriesExceededError) as error:
