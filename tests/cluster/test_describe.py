@@ -28,19 +28,13 @@ def finished(namespace, kube, manifest):
 
 
 def test_a_run_is_described(finished, kube) -> None:
-    lines = describe_run(kube, "lake").splitlines()
+    lines = (describe_run(kube, "lake") or "").splitlines()
     assert lines[:2] == [
         "run lake in namespace vagen",
         "  RayCluster lake: ready, workers 2/2, leased for 60 min more",
     ]
-    pods = [
-        re.fullmatch(r"  pod \S+ \((\w+)\): Running.*?(, 1 restarts)?", line) for line in lines[2:5]
-    ]
-    assert [pod.groups() for pod in pods] == [
-        ("head", ", 1 restarts"),
-        ("worker", None),
-        ("worker", None),
-    ]
+    pods = re.findall(r"  pod \S+ \((\w+)\): Running.*?(, 1 restarts)?$", "\n".join(lines), re.M)
+    assert pods == [("head", ", 1 restarts"), ("worker", ""), ("worker", "")]
     assert any("OOMKilled, 1 restarts" in line for line in lines)
 
 
@@ -59,7 +53,7 @@ def test_what_is_wrong_is_described(finished, kube) -> None:
         pass
     finished.operator.event("RayCluster", "lake", "Sneezed", "once")
     finished.operator.event("RayCluster", "sea", "Sneezed", "elsewhere")
-    text = describe_run(kube, "lake")
+    text = describe_run(kube, "lake") or ""
     assert "was evicted (low on memory)" in text
     assert "Sneezed RayCluster lake: once" in text
     assert "elsewhere" not in text

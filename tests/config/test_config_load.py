@@ -329,7 +329,9 @@ def test_an_option_that_is_gone_may_stand_with_the_value_it_has_now(experiment: 
         "`trainer.guard.min_history` (override `trainer.guard.min_history=5`) is no option any "
         "more, it is always 4; leave it out"
     )
-    assert load_infra(None, ["s3.retries=8"]) == load_infra(None)
+    assert load_infra(None, ["s3.ca_bundle=null"]) == load_infra(None)
+    with pytest.raises(ConfigError, match=r"always null; AWS_CA_BUNDLE names a file"):
+        load_infra(None, ["s3.ca_bundle=/etc/ca.pem"])
 
 
 def test_aliases_that_grow_without_end_are_refused():

@@ -22,7 +22,7 @@ from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
 from vagen.clients import DEADLINE, EndpointError, NoAnswerError, Reason
-from vagen.clients.limits import RateLimit
+from vagen.clients.client import RateLimit
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.frozenlake.env import Target
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
@@ -416,7 +416,7 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
 
 def test_an_endpoint_that_stays_down_is_given_up_at_the_deadline(server: ScriptedServer) -> None:
     server.behaviour.status = 503
-    config = options(server, backoff=0.02, concurrency=2, retries=50)
+    config = options(server, backoff=0.02, concurrency=8, retries=50)
     said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(10)]
     start = time.monotonic()
     verdicts, _ = judge_all(config, said, env_name="Room", deadline=0.7)

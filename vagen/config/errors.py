@@ -87,7 +87,10 @@ def _explain(
         section = _descend(model, local[:-1])
         if section and issubclass(section, Section) and local[-1] in section.retired:
             fixed = json.dumps(section.retired[local[-1]])
-            return f"`{dotted}`{where} is no option any more, it is always {fixed}; leave it out"
+            return (
+                f"`{dotted}`{where} is no option any more, it is always {fixed}; "
+                f"{native(path) or 'leave it out'}"
+            )
         meant = [
             f"{'.'.join(leaf)} here: {meaning}".lstrip()
             for leaf in _leaves_of(detail["input"])

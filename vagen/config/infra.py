@@ -126,7 +126,9 @@ class S3Config(Section):
     """Part size of multipart uploads, in MiB; larger files get larger parts, 10,000 at most."""
     max_concurrency: PositiveInt = 8
     """Parallel requests; as many parts are held in memory."""
-    retired: ClassVar[dict[str, Any]] = {"ca_bundle": None, "retries": 8}
+    retries: PositiveInt = 8
+    """Attempts at a request before it fails."""
+    retired: ClassVar[dict[str, Any]] = {"ca_bundle": None}
 
 
 def _url(text: str) -> str:

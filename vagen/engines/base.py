@@ -138,6 +138,7 @@ class Engine(ABC):
             )
         )
         self.credit: CreditReliability | ProgressDiscount | None = None
+        """Running statistics of `adaptive_credit`; None for other estimators."""
         if get_estimator(algorithm.adv_estimator).adapts:
             adaptive = algorithm.adaptive_credit
             self.credit = (
@@ -145,7 +146,6 @@ class Engine(ABC):
                 if adaptive.mode == "lambda"
                 else ProgressDiscount(algorithm.high_level_gamma)
             )
-        """Running statistics of `adaptive_credit`; None for other estimators."""
 
     @property
     def learns_values(self) -> bool:

@@ -34,7 +34,7 @@ from vagen.storage.manifest import (
     read_manifest,
     verify_directory,
 )
-from vagen.storage.s3_client import ATTEMPTS, code_of, make_client, s3_errors
+from vagen.storage.s3_client import code_of, make_client, s3_errors
 from vagen.storage.store import check_key, missing_key
 
 DATA = ".data"
@@ -281,7 +281,7 @@ class S3Store:
             multipart_threshold=self.options.part_size_mib << 20,
             multipart_chunksize=self.options.part_size_mib << 20,
             max_concurrency=self.options.max_concurrency,
-            num_download_attempts=ATTEMPTS,
+            num_download_attempts=self.options.retries,
             preferred_transfer_client="classic",
         )
         return create_transfer_manager(self.client, config)
@@ -318,7 +318,7 @@ class S3Store:
         """Content and ETag of a small object; None if there is none."""
         with s3_errors(f"{self.uri}/{name}"):
             # botocore retries requests, but not connections that break during the content.
-            for attempt in range(1, ATTEMPTS + 1):
+            for attempt in range(1, self.options.retries + 1):
                 try:
                     answer = self.client.get_object(Bucket=self.bucket, Key=self._name(name))
                 except ClientError as error:
@@ -328,9 +328,9 @@ class S3Store:
                 try:
                     return answer["Body"].read(), answer["ETag"]
                 except (IncompleteReadError, HTTPClientError):
-                    if attempt == ATTEMPTS:
+                    if attempt == self.options.retries:
                         raise
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("retries is positive")
 
     def _listed(
         self, operation: str, field: str, start: str

@@ -25,8 +25,6 @@ from vagen.config.infra import S3Config
 from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
-ATTEMPTS = 8
-"""Attempts at a request before it fails."""
 """Seconds."""
 _KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
 _ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
@@ -61,7 +59,7 @@ def make_client(options: S3Config) -> Any:
     # Otherwise every client logs the source of its keys and address.
     logging.getLogger("botocore").setLevel(logging.WARNING)
     config = Config(
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        retries={"mode": "standard", "total_max_attempts": options.retries},
         # The server checks what arrives against the signed SHA-256.
         s3={"addressing_style": options.addressing_style, "payload_signing_enabled": True},
         max_pool_connections=options.max_concurrency + 2,
