@@ -102,8 +102,7 @@ def _known(value: Any, dumped: Any) -> Any:
     """The dump of a section, or of a mapping of them, without later options at their defaults."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        retired = value.retired if isinstance(value, Section) else {}
-        return retired | {
+        return getattr(value, "retired", {}) | {
             name: _known(getattr(value, name), dumped[name])
             for name, field in fields.items()
             if DIGEST_EXEMPT not in field.metadata or getattr(value, name) != field.get_default()

@@ -86,11 +86,8 @@ def _explain(
     if kind == "extra_forbidden":
         section = _descend(model, local[:-1])
         if section and issubclass(section, Section) and local[-1] in section.retired:
-            fixed = json.dumps(section.retired[local[-1]])
-            return (
-                f"`{dotted}`{where} is no option any more, it is always {fixed}; "
-                f"{native(path) or 'leave it out'}"
-            )
+            fixed, advice = json.dumps(section.retired[local[-1]]), native(path) or "leave it out"
+            return f"`{dotted}`{where} is no option any more, it is always {fixed}; {advice}"
         meant = [
             f"{'.'.join(leaf)} here: {meaning}".lstrip()
             for leaf in _leaves_of(detail["input"])

@@ -38,8 +38,6 @@ from vagen.storage import commit_directory
 if TYPE_CHECKING:
     from vagen.models.loading import LanguageModel
 
-"""Expert episodes that a tiny model's tokenizer and image statistics are made from."""
-
 
 def warm_start(run: Run) -> dict[str, Any]:
     """Makes or checks the initial policy and commits it.
