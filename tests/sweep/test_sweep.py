@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from lake import digests
 from small_experiment import experiment_tree
 
 from vagen.progress import read_events
-from vagen.storage import read_manifest
 from vagen.tracking import default_uri, open_client
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_steps")]
@@ -43,15 +43,6 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
 
 def trials(place: Path, name: str) -> list[dict[str, Any]]:
     return json.loads((place / "outputs" / name / "results.json").read_text())["trials"]
-
-
-def digests(run: Path) -> dict[str, str]:
-    """Digest of everything that was committed, but the registration, which names an MLflow run."""
-    return {
-        path.parent.relative_to(run).as_posix(): read_manifest(path.parent).digest
-        for path in sorted(run.rglob("manifest.json"))
-        if not path.is_relative_to(run / "registration")
-    }
 
 
 def starts(run: Path, stage: str) -> int:
