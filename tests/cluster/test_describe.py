@@ -40,11 +40,7 @@ def test_a_run_is_described(finished, kube) -> None:
 
 def test_what_is_wrong_is_described(finished, kube) -> None:
     finished.operator.pod_status = lambda pod: (
-        {
-            "phase": "Failed",
-            "reason": "Evicted",
-            "message": "low on memory",
-        }
+        {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
         if "-worker-" in pod["metadata"]["name"]
         else None
     )

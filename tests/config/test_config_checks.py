@@ -438,16 +438,14 @@ def test_what_a_configuration_needs(experiment: Path) -> None:
     assert has_reference(config)
     assert trajectories_per_iteration(config) == 128
     group = load_experiment(
-        experiment,
-        [*GRPO, "rollout_manager.n_trajectory=8", "algorithm.kl_ctrl.kl_coef=0"],
+        experiment, [*GRPO, "rollout_manager.n_trajectory=8", "algorithm.kl_ctrl.kl_coef=0"]
     )
     assert not has_critic(group)
     assert not has_reference(group)
     assert trajectories_per_iteration(group) == 1024
     assert has_reference(
         load_experiment(
-            experiment,
-            ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"],
+            experiment, ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"]
         )
     )
 

@@ -30,10 +30,7 @@ preload()
 
 GREEDY = "actor_rollout_ref.rollout.val_kwargs.temperature=0"
 SITE = Path(__file__).parents[2] / "vagen/engines/verl/site"
-NEEDS = {
-    "transformers": ("fastapi", "uvicorn", "openai", "accelerate"),
-    "vllm": ("vllm",),
-}
+NEEDS = {"transformers": ("fastapi", "uvicorn", "openai", "accelerate"), "vllm": ("vllm",)}
 CASES = [(kind, model) for kind in NEEDS for model in ("tiny:text", "tiny:vl")]
 
 

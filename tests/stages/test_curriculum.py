@@ -39,12 +39,7 @@ def built(make_run):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("FrozenLake", {"size": 5}),
-        ("Sokoban", {}),
-        ("Household", {}),
-    ],
+    ("name", "options"), [("FrozenLake", {"size": 5}), ("Sokoban", {}), ("Household", {})]
 )
 def test_difficulty_is_what_the_best_player_needs(name, options):
     """Sokoban's and FrozenLake's experts play best; Household's has to find things first."""

@@ -90,11 +90,7 @@ def test_a_killed_sweep_goes_on_to_the_results_of_one_left_alone(place: Path):
 
 
 def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
-    tree = {
-        "name": "lam",
-        "experiment": "text.yaml",
-        "parameters": {"algorithm.lam": [0.5, 1.0]},
-    }
+    tree = {"name": "lam", "experiment": "text.yaml", "parameters": {"algorithm.lam": [0.5, 1.0]}}
     (place / "lam.yaml").write_text(yaml.safe_dump(tree))
     sweep = begin(place, "sweep", "lam.yaml", "infra.threads=1", "trainer.total_training_steps=1")
     broken = place / "outputs" / "lam" / "runs" / "lam-000"
@@ -114,10 +110,7 @@ def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
     child = (broken.parent / "lam-001" / "mlflow_run_id").read_text().strip()
     assert client.get_run(child).data.tags["mlflow.parentRunId"] == parent
     assert client.get_run(parent).info.status == "FINISHED"
-    assert [file.path for file in client.list_artifacts(parent)] == [
-        "compare",
-        "results.json",
-    ]
+    assert [file.path for file in client.list_artifacts(parent)] == ["compare", "results.json"]
     assert "lam=" in (place / "outputs" / "lam" / "compare" / "index.html").read_text()
 
     (broken / "levels").unlink()

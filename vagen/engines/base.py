@@ -332,11 +332,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _step(
-        self,
-        step: Step,
-        rows: Sequence[TokenRow],
-        images: Images,
-        on_progress: OnProgress | None,
+        self, step: Step, rows: Sequence[TokenRow], images: Images, on_progress: OnProgress | None
     ) -> StepResult:
         """Makes one optimizer step on a mini batch."""
 

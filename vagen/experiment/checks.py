@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING
 
 from vagen.config.base import ConfigError, Refusals, canonical_values
 from vagen.config.errors import KeyPath, unknown_name, validate
-from vagen.config.schema import (
-    ExperimentConfig,
-    context_window,
-    trajectories_per_iteration,
-)
-from vagen.envs.registry import (
-    ADAPTERS,
-    ENVIRONMENTS,
-    UnknownEnvironmentError,
-    get_environment,
-)
+from vagen.config.schema import ExperimentConfig, context_window, trajectories_per_iteration
+from vagen.envs.registry import ADAPTERS, ENVIRONMENTS, UnknownEnvironmentError, get_environment
 from vagen.envs.turns import TurnEnv
 from vagen.experiment.checks_judge import judge_refusals
 from vagen.rollout.thoughts import Thoughts
@@ -83,10 +74,7 @@ def resolve_environments(
         given = {"memory": True} if config.rollout_manager.context == "gate" else {}
         try:
             options = validate(
-                config_class,
-                spec.env_config | given,
-                place_of,
-                ("envs", env_id, "env_config"),
+                config_class, spec.env_config | given, place_of, ("envs", env_id, "env_config")
             )
         except ConfigError as error:
             mistakes.append(str(error))

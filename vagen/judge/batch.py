@@ -73,11 +73,7 @@ def score(
     if iteration is not None:
         iterations = config.trainer.total_training_steps
         metrics |= weigh(
-            config.judge,
-            trajectories,
-            iteration=iteration,
-            iterations=iterations,
-            blind=blind,
+            config.judge, trajectories, iteration=iteration, iterations=iterations, blind=blind
         )
     return metrics
 

@@ -167,9 +167,7 @@ def _scores_elsewhere(
 
 
 def _repeated(
-    stated: list[Stated],
-    others: list[NDArray[np.float64] | None],
-    vocabulary: Collection[str],
+    stated: list[Stated], others: list[NDArray[np.float64] | None], vocabulary: Collection[str]
 ) -> list[float]:
     """Share of each text's cluster in the batch minus the share of states that the text fits."""
     texts = [each.text for each in stated]

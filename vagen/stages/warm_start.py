@@ -73,9 +73,7 @@ def warm_start(run: Run) -> dict[str, Any]:
                 pass
             return result(run.warm_start)
         language_model = load_model(
-            source,
-            device=device_of(run.infra),
-            dtype=getattr(torch, run.infra.dtype),
+            source, device=device_of(run.infra), dtype=getattr(torch, run.infra.dtype)
         )
         if run.infra.local.gradient_checkpointing:
             language_model.recompute_activations()

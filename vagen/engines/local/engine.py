@@ -23,14 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vagen.config.infra import EnvironmentsConfig, LocalConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig, has_reference
-from vagen.engines.base import (
-    Engine,
-    Finish,
-    Images,
-    OnProgress,
-    Step,
-    StepResult,
-)
+from vagen.engines.base import Engine, Finish, Images, OnProgress, Step, StepResult
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
 from vagen.engines.local.learner import Learner, module_state
@@ -316,11 +309,7 @@ class LocalEngine(Engine):
         return pack(rows, processed, self.processor, self.device, self.dtype, mask)
 
     def _step(
-        self,
-        step: Step,
-        rows: Sequence[TokenRow],
-        images: Images,
-        on_progress: OnProgress | None,
+        self, step: Step, rows: Sequence[TokenRow], images: Images, on_progress: OnProgress | None
     ) -> StepResult:
         """Accumulates micro batch gradients so that they sum exactly to the mini batch's."""
         learner = self.learners[step.network]

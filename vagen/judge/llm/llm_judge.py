@@ -174,11 +174,7 @@ class LLMJudge:
         return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
 
     async def _answer(
-        self,
-        key: str,
-        question: Question,
-        kind: type[AnswerT],
-        read: Callable[[str], AnswerT],
+        self, key: str, question: Question, kind: type[AnswerT], read: Callable[[str], AnswerT]
     ) -> tuple[AnswerT, str]:
         """The answer to a question, and its source: cache or model."""
         if (kept := self._kept(key, kind)) is not None:
