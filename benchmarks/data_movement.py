@@ -31,10 +31,7 @@ from vagen.stages.build import build, load_levels
 from vagen.stages.warm_start import warm_start
 
 EXPERIMENT = "frozenlake-tiny"
-COLUMNS = {
-    "actor": ("old_logprobs", "advantages"),
-    "critic": ("values", "returns", "critic_mask"),
-}
+COLUMNS = {"actor": ("old_logprobs", "advantages"), "critic": ("values", "returns", "critic_mask")}
 Call = tuple[str, list[TokenRow], tuple[str, ...]]
 
 

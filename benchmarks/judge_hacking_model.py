@@ -70,11 +70,7 @@ EXPERIMENT: dict[str, Any] = {
         "max_response_length": 80,
         "max_trajectory_length": 900,
     },
-    "judge": {
-        "observation_weight": 4.0,
-        "prediction_weight": 4.0,
-        "alarm": {"window": WINDOW},
-    },
+    "judge": {"observation_weight": 4.0, "prediction_weight": 4.0, "alarm": {"window": WINDOW}},
     "rollout_manager": {"max_turns": 4},
     "actor_rollout_ref": {
         "model": {"path": "tiny:text"},

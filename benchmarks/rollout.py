@@ -37,13 +37,7 @@ from vagen.envs.base import AgentEnv, Observation, State
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.loading import LanguageModel, load_model
 from vagen.rollout.conversation import ChatRenderer
-from vagen.rollout.runner import (
-    EpisodeLimits,
-    EpisodeRunner,
-    EpisodeSpec,
-    run_episodes,
-    run_to_end,
-)
+from vagen.rollout.runner import EpisodeLimits, EpisodeRunner, EpisodeSpec, run_episodes, run_to_end
 from vagen.rollout.types import Sampling
 from vagen.run.run import Run
 from vagen.service import LocalEnv

@@ -88,11 +88,7 @@ def overlap(
     first = next(iter(cases.values()))["iteration_s"]
     for case in cases.values():
         case["speed_up"] = round(first / case["iteration_s"], 2)
-    return {
-        "slept_s": slept,
-        "least_s": _least(**slept, partial=partial),
-        "cases": cases,
-    }
+    return {"slept_s": slept, "least_s": _least(**slept, partial=partial), "cases": cases}
 
 
 def _least(*, play: float, infer: float, update: float, partial: bool) -> dict[str, float]:

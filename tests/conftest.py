@@ -3,6 +3,7 @@
 Nothing that is session-scoped may be changed by a test; what a test changes it makes anew.
 """
 
+import fcntl
 import functools
 import inspect
 import os
@@ -16,6 +17,8 @@ import pytest
 import yaml
 from small_experiment import experiment_tree
 
+STARTED = ("levels", "warm_start")
+"""Folders of a run that iterations start from."""
 LONGEST = ("test_same_training.py", "test_resume.py")
 """Begin first: begun last, they would keep one process busy when the others are done."""
 
@@ -164,15 +167,28 @@ class OnDemand(dict[str, Any]):
 
 
 @pytest.fixture(scope="session")
-def warm_runs(make_run) -> OnDemand:
-    """A run per tiny model: levels built, warm start done."""
+def warm_runs(make_run, tmp_path_factory) -> OnDemand:
+    """A run per tiny model: levels built, warm start done, by one of the workers for all."""
     from vagen.stages.build import build
     from vagen.stages.warm_start import warm_start
 
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
     def make(model: str) -> Any:
-        run = make_run(model=model)
-        build(run)
-        warm_start(run)
+        run, made = make_run(model=model), shared / f"warm-{model.partition(':')[2]}"
+        with made.with_suffix(".lock").open("w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # which no child inherits
+            if made.exists():
+                for name in STARTED:
+                    shutil.copytree(made / name, run.path / name)
+                return run
+            build(run)
+            warm_start(run)
+            partial = tmp_path_factory.mktemp("partial")
+            for name in STARTED:
+                shutil.copytree(run.path / name, partial / name)
+            partial.rename(made)
         return run
 
     return OnDemand(make)
@@ -194,7 +210,7 @@ def take_over(warm_runs) -> Callable[..., Any]:
     """Gives a run the levels and the warm start of `warm_runs`; returns it."""
 
     def give(run: Any, model: str = "tiny:vl"):
-        for name in ("levels", "warm_start"):
+        for name in STARTED:
             shutil.copytree(warm_runs[model].path / name, run.path / name)
         _adopt_levels(run)
         return run

@@ -1,5 +1,18 @@
 """A whole training that takes seconds, as the file that a user would write."""
 
+from pathlib import Path
+
+from vagen.storage import read_manifest
+
+
+def digests(run: Path) -> dict[str, str]:
+    """Digest of everything that was committed, but the registration, which names an MLflow run."""
+    return {
+        path.parent.relative_to(run).as_posix(): read_manifest(path.parent).digest
+        for path in sorted(run.rglob("manifest.json"))
+        if not path.is_relative_to(run / "registration")
+    }
+
 
 def lake_yaml(*, test_size: int = 8, warm_start_steps: int = 4, test_freq: int = 0) -> str:
     """Two iterations of FrozenLake."""

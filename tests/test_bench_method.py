@@ -9,16 +9,7 @@ import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from benchmarks.method import (
-    arms,
-    contexts,
-    gate,
-    gradients,
-    jobs,
-    lab,
-    learner,
-    report,
-)
+from benchmarks.method import arms, contexts, gate, gradients, jobs, lab, learner, report
 from benchmarks.method.curriculum import Levels
 from benchmarks.method.environments import NAMES, RecallEnv
 from benchmarks.method.pipeline import STUDIES, warm_policy

@@ -22,10 +22,7 @@ LIBRARIES = (
     "vagen.train",
 )
 """What a training imports, soon or late."""
-_PRELOADED = {
-    VAGEN: LIBRARIES,
-    "benchmarks.gpu.__main__": ("warm_verl",),
-}
+_PRELOADED = {VAGEN: LIBRARIES, "benchmarks.gpu.__main__": ("warm_verl",)}
 _CONTEXT = multiprocessing.get_context("forkserver")
 _preload: set[str] = set()
 

@@ -2,14 +2,7 @@
 
 from typing import Any
 
-from benchmarks.gpu.common import (
-    Meter,
-    Setup,
-    add_columns,
-    difference,
-    rows_of,
-    written_episodes,
-)
+from benchmarks.gpu.common import Meter, Setup, add_columns, difference, rows_of, written_episodes
 from benchmarks.gpu.engines import one_rank
 
 BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")

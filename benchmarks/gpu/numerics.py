@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.common import (
-    Setup,
-    difference,
-    rows_of,
-    written_episodes,
-)
+from benchmarks.gpu.common import Setup, difference, rows_of, written_episodes
 from benchmarks.gpu.engines import local_engine, one_rank
 
 EXACT = 5e-3

@@ -142,9 +142,7 @@ class Measurement:
             trajectories, self.images = written_episodes(self.setup, self.config)
         else:
             trajectories, self.images = engine.play(
-                specs_of(self.config),
-                sampling=self.config.actor_rollout_ref.rollout,
-                split="train",
+                specs_of(self.config), sampling=self.config.actor_rollout_ref.rollout, split="train"
             )
         self.rows = rows_of(trajectories)
         self.found |= {

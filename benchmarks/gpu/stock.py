@@ -16,14 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.common import (
-    ROOT,
-    Meter,
-    Setup,
-    add_columns,
-    rows_of,
-    written_episodes,
-)
+from benchmarks.gpu.common import ROOT, Meter, Setup, add_columns, rows_of, written_episodes
 from benchmarks.gpu.engines import join_alone, one_rank
 
 MOST = 1.1

@@ -58,7 +58,7 @@ class Levels:
         rewards[..., -1] = 10.0 * success
         for index, (levels, won) in enumerate(zip(drawn, success, strict=True)):
             buckets = [self.buckets[level] for level in levels.tolist()]
-            self.seen[index] = count_successes(self.config, self.seen[index], buckets, won.tolist())
+            self.seen[index] = count_successes(self.seen[index], buckets, won.tolist())
         self.iteration += 1
         return played._replace(rewards=rewards)
 
@@ -66,5 +66,5 @@ class Levels:
         seed = 1_000 * self.seeds[index] + self.iteration
         if not self.config.enable:
             return np.random.Generator(np.random.Philox(key=seed)).permutation(LEVELS)
-        weights = draw_weights(self.config, self.buckets, self.seen[index])
+        weights = draw_weights(self.buckets, self.seen[index])
         return weighted_order(weights, seed)

@@ -68,10 +68,7 @@ def iterations_of(task: str) -> int:
 
 
 def tokens(
-    task: str,
-    arm: learner.Arm,
-    settings: dict[str, Any],
-    tuned: Sequence[dict[str, Any]] = (),
+    task: str, arm: learner.Arm, settings: dict[str, Any], tuned: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """Tunes the actor's rate, then the critic's, by the area; then trains new seeds at the best.
 

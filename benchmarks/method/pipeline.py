@@ -90,9 +90,7 @@ STUDIES = {
             Contrast("turn λ .5 against 1", "vagen_full", "vagen_full_turn_lambda"),
             Contrast("the judge", "vagen_full, no judge", "vagen_full"),
             Contrast(
-                "the judge, turn λ .5",
-                "vagen_full_turn_lambda, no judge",
-                "vagen_full_turn_lambda",
+                "the judge, turn λ .5", "vagen_full_turn_lambda, no judge", "vagen_full_turn_lambda"
             ),
         ),
         warm=_WARM,

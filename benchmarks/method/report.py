@@ -31,10 +31,7 @@ Found = dict[str, dict[str, dict[str, Any]]]
 def measures(curves: Sequence[Sequence[float]]) -> dict[str, list[float]]:
     """Area under each seed's accuracy curve, as a share of the whole, and final accuracy."""
     values_SI = np.asarray(curves, np.float64)
-    return {
-        "auc": values_SI.mean(1).tolist(),
-        "final": values_SI[:, -LAST:].mean(1).tolist(),
-    }
+    return {"auc": values_SI.mean(1).tolist(), "final": values_SI[:, -LAST:].mean(1).tolist()}
 
 
 def compare(found: Mapping[str, Mapping[str, Any]], contrast: Contrast) -> dict[str, GainOfSeeds]:

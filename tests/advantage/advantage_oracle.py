@@ -193,13 +193,7 @@ def _whiten(x: Tensor, mask: Tensor, sample_mask: Tensor) -> Tensor:
     return out
 
 
-UNMASKED = (
-    "masked_gae",
-    "turn_wise_gae",
-    "bi_level_gae",
-    "adaptive_credit",
-    "variable_clock_gae",
-)
+UNMASKED = ("masked_gae", "turn_wise_gae", "bi_level_gae", "adaptive_credit", "variable_clock_gae")
 """Estimators that say something of every token that the policy loss reads."""
 
 

@@ -11,15 +11,7 @@ from vagen.advantage import ESTIMATORS, estimate_advantages
 
 FOLDER = Path(__file__).parents[1] / "data" / "advantages"
 META = json.loads((FOLDER / "cases.json").read_text())
-NAMES = [
-    "gae",
-    "masked_gae",
-    "bi_level_gae",
-    "turn_wise_gae",
-    "grpo",
-    "masked_grpo",
-    "masked_rloo",
-]
+NAMES = ["gae", "masked_gae", "bi_level_gae", "turn_wise_gae", "grpo", "masked_grpo", "masked_rloo"]
 
 
 @pytest.fixture(scope="module")

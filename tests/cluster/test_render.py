@@ -18,10 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_nothing_of_the_template_is_dropped(template, manifest) -> None:
     before = copy.deepcopy(template)
-    made = manifest(
-        image="registry.example/vagen/trainer:2",
-        queue="vagen",
-    )
+    made = manifest(image="registry.example/vagen/trainer:2", queue="vagen")
     assert template == before
     set_defaults(made)
     assert faults(made) == []

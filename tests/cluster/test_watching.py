@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 
 def make(kube, value: int) -> None:
     kube.create(
-        CONFIG_MAPS,
-        {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"value": value}},
+        CONFIG_MAPS, {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"value": value}}
     )
 
 

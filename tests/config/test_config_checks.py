@@ -200,12 +200,6 @@ CASES = [
         ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[q_proj]"],
     ),
     (
-        ["trainer.guard.min_history=9"],
-        "`trainer.guard.min_history` (override `trainer.guard.min_history=9`): 9 good iterations "
-        "never come together, the medians are over trainer.guard.window = 8",
-        ["trainer.guard.min_history=9", "trainer.guard.window=9"],
-    ),
-    (
         ["trainer.guard.min_reward_std_factor=0.2"],
         "a group of one trajectory has no variance",
         ["trainer.guard.min_reward_std_factor=0.2", "rollout_manager.n_trajectory=2"],
@@ -295,8 +289,7 @@ CASES = [
             "algorithm.adaptive_credit.mode=gamma",
             "algorithm.high_level_gamma=1.0",
         ],
-        "1.0 is the discount at average progress and must lie between "
-        "algorithm.adaptive_credit.gamma_low = 0.85 and gamma_high = 0.995",
+        "1.0 is the discount at average progress; it must lie between 0.85 and 0.995",
         ["algorithm.adv_estimator=adaptive_credit", "algorithm.high_level_gamma=1.0"],
     ),
     (
@@ -445,16 +438,14 @@ def test_what_a_configuration_needs(experiment: Path) -> None:
     assert has_reference(config)
     assert trajectories_per_iteration(config) == 128
     group = load_experiment(
-        experiment,
-        [*GRPO, "rollout_manager.n_trajectory=8", "algorithm.kl_ctrl.kl_coef=0"],
+        experiment, [*GRPO, "rollout_manager.n_trajectory=8", "algorithm.kl_ctrl.kl_coef=0"]
     )
     assert not has_critic(group)
     assert not has_reference(group)
     assert trajectories_per_iteration(group) == 1024
     assert has_reference(
         load_experiment(
-            experiment,
-            ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"],
+            experiment, ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"]
         )
     )
 

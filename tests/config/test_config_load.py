@@ -289,6 +289,23 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     for network in (values["actor_rollout_ref"]["actor"], values["critic"]):
         for option in ("lr_scheduler_type", "min_lr_ratio"):
             del network["optim"][option]
+    # Options that are gone.
+    client = {"max_backoff": 30.0, "breaker_failures": 8, "breaker_cooldown": 5.0}
+    judge = values["judge"]
+    for section, fixed in (
+        (judge["llm"], client),
+        (judge["second"]["llm"], client),
+        (judge["alarm"], {"min_rise": 0.05, "min_fall": 0.05}),
+        (judge["information"], {"states": 16}),
+        (judge["repetition"], {"similarity": 0.7}),
+        (values["trainer"]["guard"], {"min_history": 4}),
+        (values["warm_start"], {"stop_at_loss": None}),
+        (
+            values["algorithm"]["adaptive_credit"],
+            {"ema_decay": 0.9, "gamma_low": 0.85, "gamma_high": 0.995, "gamma_slope": 1.0},
+        ),
+    ):
+        section.update(fixed)
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     assert config_digest(config) == hashlib.sha256(text.encode()).hexdigest()
     used = load_experiment(experiment, ["judge.repetition.top_k=5"])
@@ -297,6 +314,24 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     assert not {"memory"} & {*spec.env_config, *spec.env_config["tags"]}
     asked = env_config_digest(spec.env_name, {**spec.env_config, "memory": True})
     assert asked != env_config_digest(spec.env_name, spec.env_config)
+
+
+def test_an_option_that_is_gone_may_stand_with_the_value_it_has_now(experiment: Path) -> None:
+    """As in the file of an older run, which has every option."""
+    config = load_experiment(experiment)
+    gone = ["trainer.guard.min_history=4", "judge.second.llm.max_backoff=30.0"]
+    assert load_experiment(experiment, gone) == config
+    with pytest.raises(ConfigError) as error:
+        load_experiment(experiment, ["trainer.guard.min_history=5", "judge.llm.max_backoff=1"])
+    assert str(error.value) == (
+        "`judge.llm.max_backoff` (override `judge.llm.max_backoff=1`) is no option any more, it is "
+        "always 30.0; leave it out\n"
+        "`trainer.guard.min_history` (override `trainer.guard.min_history=5`) is no option any "
+        "more, it is always 4; leave it out"
+    )
+    assert load_infra(None, ["s3.ca_bundle=null"]) == load_infra(None)
+    with pytest.raises(ConfigError, match=r"always null; AWS_CA_BUNDLE names a file"):
+        load_infra(None, ["s3.ca_bundle=/etc/ca.pem"])
 
 
 def test_aliases_that_grow_without_end_are_refused():

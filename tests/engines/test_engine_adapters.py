@@ -70,8 +70,7 @@ def test_an_update_changes_adapters_and_value_head_alone(make_engine, batch_dirs
 
 
 @pytest.mark.parametrize(
-    ("overrides", "frozen", "moving"),
-    [(ACTOR, "actor", "critic"), (CRITIC, "critic", "actor")],
+    ("overrides", "frozen", "moving"), [(ACTOR, "actor", "critic"), (CRITIC, "critic", "actor")]
 )
 def test_each_network_has_its_own_choice(make_engine, batch, overrides, frozen, moving):
     engine = make_engine(*overrides)

@@ -64,10 +64,7 @@ def test_nested_options_and_dotted_ones_are_the_same() -> None:
         ("trainer.nnodes", "set `infra.verl.nnodes` instead"),
         ("actor_rollout_ref.actor.strategy", "it is the same for every run"),
         ("actor_rollout_ref.actor.optim", "set `actor_rollout_ref.actor.optim.lr` instead"),
-        (
-            "critic.fsdp.mixed_precision.param_dtype",
-            "set `infra.dtype` instead",
-        ),
+        ("critic.fsdp.mixed_precision.param_dtype", "set `infra.dtype` instead"),
         (
             "critic.ppo_max_token_len_per_gpu",
             "set `infra.verl.max_token_len_per_gpu` and `actor_rollout_ref.actor.ppo_max_token_len`"

@@ -44,12 +44,7 @@ CASES = {
     "Sokoban": Case("Up"),
     "SVG": Case(NOTHING, options={"side": 64}, seeds=8, has_many_actions=False),
     "Blackjack": Case(
-        "Hit",
-        is_certain=False,
-        predicts_all=False,
-        limit=1,
-        invalid=-0.1,
-        has_many_actions=False,
+        "Hit", is_certain=False, predicts_all=False, limit=1, invalid=-0.1, has_many_actions=False
     ),
     "Household": Case("look", modes=("text",), predicts_all=False),
 }

@@ -237,12 +237,7 @@ BROKEN = [
     (
         stepping(
             "Failing",
-            lambda env, response, result: (
-                *result[:2],
-                result[2] or result[3],
-                False,
-                result[4],
-            ),
+            lambda env, response, result: (*result[:2], result[2] or result[3], False, result[4]),
         ),
         "after max_steps 1 an episode is terminated; it must be truncated",
     ),

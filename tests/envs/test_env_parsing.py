@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from vagen.envs.parsing import (
-    LAYOUTS,
-    ParsedResponse,
-    ResponseParser,
-    Tags,
-    named,
-    write_response,
-)
+from vagen.envs.parsing import LAYOUTS, ParsedResponse, ResponseParser, Tags, named, write_response
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 GOOD = (
@@ -133,11 +126,7 @@ def test_a_comparison_is_no_tag():
 
 
 @pytest.mark.parametrize(
-    ("answer", "actions"),
-    [
-        ("left, UP ,dOwN", ("Left", "Up", "Down")),
-        ("Left", ("Left",)),
-    ],
+    ("answer", "actions"), [("left, UP ,dOwN", ("Left", "Up", "Down")), ("Left", ("Left",))]
 )
 def test_action_names_are_canonical_whatever_their_case(answer, actions):
     parsed = parser("no_think").parse(f"<answer>{answer}</answer>")

@@ -128,12 +128,7 @@ def test_what_step_returns_wrongly_fails_that_episode(monkeypatch, change, messa
     with pytest.raises(envs.ContractError, match=message):
         envs.check_env(env)
     episode = play_scripted(
-        HereEnv(env),
-        lambda env, _: GO,
-        config_id="maze",
-        env_name="Gymnasium",
-        seed=0,
-        max_turns=9,
+        HereEnv(env), lambda env, _: GO, config_id="maze", env_name="Gymnasium", seed=0, max_turns=9
     )
     assert (episode.status, episode.success, episode.turns) == (Status.ENV_ERROR, False, [])
     assert episode.error and episode.error.startswith("AnswerError: Maze.step()")
@@ -440,10 +435,7 @@ def test_one_action_is_no_list_of_letters():
         ({"step": ("", 1.0, True, None)}, "returns None as info"),
         ({"info": {"success": "False"}}, r"info\['success'\] is 'False' .*True or False"),
         ({"info": {"traj_success": 0.25}}, r"info\['traj_success'\] is 0.25"),
-        (
-            {"info": {"metrics": None}},
-            r"info\['metrics'\] is None; it",
-        ),
+        ({"info": {"metrics": None}}, r"info\['metrics'\] is None; it"),
         ({"info": {"metrics": {"turn_metrics": None}}}, r"\['turn_metrics'\] is None; it"),
         ({"info": {"actions": 3}}, r"\['actions'\] is 3 .* list"),
         ({"step": ({}, 1.0, False, {})}, r"Told\.step\(\) shows \{\}"),

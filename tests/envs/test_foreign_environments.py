@@ -52,12 +52,7 @@ MINI = {"left": 0, "right": 1, "forward": 2}
             KEEPS,
         ),
         ("gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0", FOUR, {}, KEEPS),
-        (
-            "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0",
-            FOUR,
-            {"render_mode": "text"},
-            KEEPS,
-        ),
+        ("gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0", FOUR, {"render_mode": "text"}, KEEPS),
         ("gym_simplegrid:SimpleGrid-8x8-v0", FOUR, {}, KEEPS),
         ("mo_gymnasium:deep-sea-treasure-v0", FOUR, {}, r"reward is an array float32 \[2\]"),
         ("mo_gymnasium:four-room-v0", FOUR, {}, "reward is an array"),

@@ -58,13 +58,7 @@ def server() -> Iterator[ChatServer]:
 def run(
     server: ChatServer, folder: Path, *, rerun_failed: bool = False, **changed: Any
 ) -> Evaluated:
-    endpoint = {
-        "timeout": 30,
-        "backoff": 0.01,
-        "max_backoff": 0.05,
-        "breaker_cooldown": 0.05,
-        "retries": 12,
-    }
+    endpoint = {"timeout": 30, "backoff": 0.01, "retries": 12}
     options = {
         "environments": {"lake": LAKE},
         "models": [f"openai:m@{server.base_url}"],
@@ -547,10 +541,7 @@ def test_mistakes_are_told_before_anything_is_asked(
         (
             {
                 "environments": {
-                    "lake": {
-                        "experiment": LAKE,
-                        "overrides": ["rollout_manager.thinking_budget=4"],
-                    }
+                    "lake": {"experiment": LAKE, "overrides": ["rollout_manager.thinking_budget=4"]}
                 }
             },
             "lake: `rollout_manager.thinking_budget` cannot be kept with openai:m@",

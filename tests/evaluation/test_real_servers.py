@@ -30,10 +30,7 @@ preload()
 
 GREEDY = "actor_rollout_ref.rollout.val_kwargs.temperature=0"
 SITE = Path(__file__).parents[2] / "vagen/engines/verl/site"
-NEEDS = {
-    "transformers": ("fastapi", "uvicorn", "openai", "accelerate"),
-    "vllm": ("vllm",),
-}
+NEEDS = {"transformers": ("fastapi", "uvicorn", "openai", "accelerate"), "vllm": ("vllm",)}
 CASES = [(kind, model) for kind in NEEDS for model in ("tiny:text", "tiny:vl")]
 
 
@@ -164,7 +161,7 @@ def test_a_kill_of_either_side_loses_nothing_and_asks_nothing_twice(
     server: Server, command: Command, tmp_path: Path
 ) -> None:
     words = ("lake.yaml", "--model", server.spec, "--attempts", "4", GREEDY)
-    words += ("eval.episodes=2", "eval.endpoint.retries=100", "eval.endpoint.max_backoff=1")
+    words += ("eval.episodes=2", "eval.endpoint.retries=100", "eval.endpoint.backoff=0.02")
     assert command(*words, "--to", "whole").wait() == 0
     before, turns = server.answered, len(journal(tmp_path / "whole"))
     killed = tmp_path / "killed"

@@ -132,15 +132,16 @@ def test_near_duplicates() -> None:
         "P _\nG _",
     ]
     words = frozenset(["target", "hole", "below", "right", "left", "row", "column"])
-    assert clusters(texts, vocabulary=words) == [0, 0, 1, 2, 3, 4, 0, 5, 6]
+    assert clusters(texts, words) == [0, 0, 1, 2, 3, 4, 0, 5, 6]
     alike = ["target below by a glarf and a frob", "target below by a glarf and a zork"]
-    assert clusters(alike, vocabulary=words, similarity=0.2) == [0, 0]
-    assert clusters(alike, vocabulary=words, similarity=1.0) == [0, 1]
+    assert clusters(alike, words) == [0, 1]
+    scene = "corner with ice beside wall under roof"
+    assert clusters([f"{scene} red", f"{scene} blue", "corner red blue"], words) == [0, 0, 1]
 
 
 @given(st.lists(st.text(max_size=30), max_size=20))
 def test_any_texts_are_clustered_and_equal_ones_together(texts: list[str]) -> None:
-    numbers = clusters([*texts, *texts], vocabulary={"a", "left"})
+    numbers = clusters([*texts, *texts], {"a", "left"})
     assert numbers[: len(texts)] == numbers[len(texts) :]
     assert sorted(set(numbers)) == list(range(len(set(numbers))))
 
@@ -172,7 +173,12 @@ def test_alarm_needs_a_full_window_of_iterations_with_both() -> None:
     assert watch(AlarmConfig(window=9), rows) is None
     assert watch(AlarmConfig(window=8, enable=False), rows) is None
     assert watch(AlarmConfig(window=8), [*rows[:7], {"train/success": 0.0}]) is None
-    assert watch(AlarmConfig(window=8, min_fall=0.6), rows).raised is False  # type: ignore[union-attr]
+    for rise, fall in ((0.04, 0.5), (0.5, 0.04)):
+        alarm = watch(
+            AlarmConfig(window=8),
+            history([0.2] * 4 + [0.2 + rise] * 4, [0.9] * 4 + [0.9 - fall] * 4),
+        )
+        assert alarm is not None and not alarm.raised
 
 
 @pytest.mark.parametrize(

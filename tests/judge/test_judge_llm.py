@@ -22,7 +22,7 @@ from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
 from vagen.clients import DEADLINE, EndpointError, NoAnswerError, Reason
-from vagen.clients.limits import RateLimit
+from vagen.clients.client import RateLimit
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.frozenlake.env import Target
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
@@ -56,7 +56,6 @@ def options(server: ScriptedServer, **changed: Any) -> LLMJudgeConfig:
         "api_key_env": "JUDGE_KEY",
         "timeout": 1.0,
         "backoff": 0.01,
-        "max_backoff": 0.1,
         "requests_per_second": None,
         "deadline": 30.0,
     }
@@ -391,7 +390,7 @@ def test_quoted_verdicts_are_not_taken_for_the_answer() -> None:
 
 def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
     server.behaviour.status = 500
-    config = options(server, breaker_failures=4, breaker_cooldown=0.15, concurrency=4, retries=20)
+    config = options(server, backoff=0.015, concurrency=4, retries=20)
 
     async def run() -> tuple[list[Verdict], ChatClient, int]:
         client = ChatClient(config)
@@ -411,13 +410,13 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
 
     verdicts, client, during = asyncio.run(run())
     assert [v.observation for v in verdicts] == [1.0] * 30
-    assert during <= 4 + 4 + 2, "those under way, and one after each of two cool-downs"
+    assert during <= 8 + 3 + 2, "those under way, and one after each of two cool-downs"
     assert client.client.breaker.openings >= 3 and not client.client.breaker.is_open
 
 
 def test_an_endpoint_that_stays_down_is_given_up_at_the_deadline(server: ScriptedServer) -> None:
     server.behaviour.status = 503
-    config = options(server, breaker_failures=2, breaker_cooldown=0.2, concurrency=2, retries=50)
+    config = options(server, backoff=0.02, concurrency=8, retries=50)
     said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(10)]
     start = time.monotonic()
     verdicts, _ = judge_all(config, said, env_name="Room", deadline=0.7)

@@ -27,13 +27,7 @@ from vagen.config.base import ConfigError
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
-from vagen.launch.on_cluster import (
-    ENDING_MINUTES,
-    bring_up,
-    lease,
-    run_on_cluster,
-    tear_down,
-)
+from vagen.launch.on_cluster import ENDING_MINUTES, bring_up, lease, run_on_cluster, tear_down
 from vagen.launch.protocol import ERRORS, JobFailed, JobRefused
 from vagen.launch.step import run_in_process, run_stage
 from vagen.run import layout

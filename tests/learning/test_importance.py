@@ -7,12 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vagen.learning import (
-    LossAggMode,
-    combine_metrics,
-    policy_loss,
-    truncated_importance_weights,
-)
+from vagen.learning import LossAggMode, combine_metrics, policy_loss, truncated_importance_weights
 
 few = settings(max_examples=60, deadline=None)
 MODES: list[LossAggMode] = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]

@@ -8,12 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagen.learning import (
-    AdaptiveKLController,
-    FixedKLController,
-    kl_penalty,
-    make_kl_controller,
-)
+from vagen.learning import AdaptiveKLController, FixedKLController, kl_penalty, make_kl_controller
 
 
 def test_k1_and_low_var_kl_are_unbiased():

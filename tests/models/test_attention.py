@@ -364,10 +364,7 @@ def test_equal_beginnings_are_read_once():
     torch.manual_seed(2)
     batch, heads, size, reach, prefix = 3, 2, 4, 9, 5
     keys, values = torch.randn(2, batch, heads, reach, size)
-    keys[:, :, :prefix], values[:, :, :prefix] = (
-        keys[:1, :, :prefix],
-        values[:1, :, :prefix],
-    )
+    keys[:, :, :prefix], values[:, :, :prefix] = (keys[:1, :, :prefix], values[:1, :, :prefix])
     query = torch.randn(batch, 2 * heads, 1, size)
     mask = cache(3, reach).masks(torch.tensor([8, 5, 6]), 1, reach)["attention_mask"]
 

@@ -173,12 +173,7 @@ def test_a_model_of_another_build(copied):
     assert "GPT2LMHeadModel lacks the parts" in refused(copied)
 
 
-SMALL = {
-    "vocab_size": 640,
-    **DECODER,
-    "pad_token_id": None,
-    "tie_word_embeddings": False,
-}
+SMALL = {"vocab_size": 640, **DECODER, "pad_token_id": None, "tie_word_embeddings": False}
 
 
 @pytest.fixture

@@ -149,12 +149,7 @@ def test_every_executor_s_nodes_secrets_time_and_identity(tmp_path: Path):
     for label, config in placed(platform).items():
         assert config["nodeSelector"]["labels"] == {"pool": "steps"}, label
         assert config["tolerations"] == [
-            {
-                "effect": "NoSchedule",
-                "key": "dedicated",
-                "operator": "Equal",
-                "value": "vagen",
-            },
+            {"effect": "NoSchedule", "key": "dedicated", "operator": "Equal", "value": "vagen"},
             {"effect": "NoExecute", "key": "nvidia.com/gpu", "operator": "Exists"},
         ]
         (secret,) = config["secretAsEnv"]

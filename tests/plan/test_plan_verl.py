@@ -151,10 +151,7 @@ def test_logits_and_activations_grow_with_the_micro_batch() -> None:
 
 
 def test_servers_that_play_while_a_network_learns_keep_their_memory() -> None:
-    words = (
-        "rollout_manager.one_step_off=true",
-        "actor_rollout_ref.actor.tis_imp_ratio_cap=2",
-    )
+    words = ("rollout_manager.one_step_off=true", "actor_rollout_ref.actor.tis_imp_ratio_cap=2")
     (_, plain), (_, apart) = memory_of(), memory_of(words=words)
     assert (plain["servers"], apart["servers"]) == (ASLEEP, 40 * GIB)
     rollout, update = memory_of("verl.rollout=torch", words=words)
@@ -280,11 +277,7 @@ def test_there_is_something_shipped() -> None:
             "a GPU in the update needs",
             "gpu_memory_utilization=0.",
         ),
-        (
-            ["infra.verl.host_memory_gib=146"],
-            "a node needs about",
-            "agent_workers=",
-        ),
+        (["infra.verl.host_memory_gib=146"], "a node needs about", "agent_workers="),
         (
             ["infra.verl.host_memory_gib=160", "infra.verl.optimizer_offload=true"],
             "(infra.verl.host_memory_gib)",

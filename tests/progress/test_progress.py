@@ -228,9 +228,6 @@ def test_headline_puts_success_first_and_leaves_out_what_is_no_number():
     metrics = {"train/score": 2, "path": "x", "flag": True, "train/success": 0.5}
     assert headline(metrics) == ["success 0.5", "score 2"]
     assert headline({"critic/loss": 9.0, "actor/entropy": 1.25}) == ["entropy 1.25"]
-    assert headline({"build/lake/train": 10_000, "flag": True, "b": 1.0}) == [
-        "train 10000",
-        "b 1",
-    ]
+    assert headline({"build/lake/train": 10_000, "flag": True, "b": 1.0}) == ["train 10000", "b 1"]
     assert success_of(metrics) == 0.5
     assert success_of({"score": 1}) is None

@@ -311,10 +311,7 @@ def _rewrite(directory: Path, target: Path, name: str, table: pa.Table) -> Path:
     """A committed batch whose file `name` was honestly digested but holds another table."""
     manifest = verify_directory(directory)
     with commit_directory(
-        target,
-        kind=manifest.kind,
-        schema_version=manifest.schema_version,
-        payload=manifest.payload,
+        target, kind=manifest.kind, schema_version=manifest.schema_version, payload=manifest.payload
     ) as partial:
         for file in manifest.files:
             (partial / file).write_bytes((directory / file).read_bytes())

@@ -283,10 +283,7 @@ def test_a_summary_that_has_no_room_ends_the_episode(processor):
     row = whole.rows[0]
     before = int(np.flatnonzero(row.turn_index == 1)[-1]) + 1
     asked = int(np.flatnonzero(row.loss_mask & (row.turn_index == 2))[0])
-    for budget, turns in (
-        (asked + MIN_NEW_TOKENS - 1, 2),
-        (asked + MIN_NEW_TOKENS, 3),
-    ):
+    for budget, turns in ((asked + MIN_NEW_TOKENS - 1, 2), (asked + MIN_NEW_TOKENS, 3)):
         cut = play(ScriptedPolicy(processor, [WALK]), replace(limits, max_trajectory_length=budget))
         assert cut.turns[: min(turns, 2)] == whole.turns[: min(turns, 2)]
         assert len(cut.turns) >= turns and (len(cut.turns) == 2) == (turns == 2)

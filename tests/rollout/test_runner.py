@@ -5,25 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_episodes import (
-    LIMITS,
-    WALK,
-    ScriptedPolicy,
-    environment,
-    play,
-    runner_for,
-    spec,
-)
+from scripted_episodes import LIMITS, WALK, ScriptedPolicy, environment, play, runner_for, spec
 
 from vagen.envs.images import decode_png, image_digest
 from vagen.rollout.conversation import ChatRenderer, RenderError
-from vagen.rollout.runner import (
-    EpisodeSpec,
-    derive_seed,
-    run_episodes,
-    run_to_end,
-    turn_seed,
-)
+from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end, turn_seed
 from vagen.rollout.scripted import ExpertPolicy
 from vagen.rollout.types import CONTEXT, Status, Trajectory
 from vagen.service import LocalEnv

@@ -15,7 +15,7 @@ from vagen.config.schema import SamplingConfig
 from vagen.rollout.play import check_rendering, make_environment, make_runner, play
 from vagen.rollout.runner import EpisodeSpec, run_to_end
 from vagen.rollout.types import Generation, Sampling, Status, Trajectory
-from vagen.service import Environments, environments_of
+from vagen.service import Environments, client, environments_of
 
 pytestmark = pytest.mark.slow
 
@@ -95,9 +95,12 @@ def test_workers_play_the_same_trajectories(make_experiment, vl_model, here) -> 
     assert played(experiment(make_experiment), vl_model.processor, place) == here
 
 
-def test_the_service_plays_the_same_trajectories(make_experiment, vl_model, here, server) -> None:
+def test_the_service_plays_the_same_trajectories(
+    make_experiment, vl_model, here, server, monkeypatch
+) -> None:
+    monkeypatch.setattr(client, "BATCH", 3)
     steps = server.metric("vagen_env_calls_total")
-    found = played(experiment(make_experiment), vl_model.processor, server.config(batch=3))
+    found = played(experiment(make_experiment), vl_model.processor, server.config())
     assert found == here
     assert server.metric("vagen_env_calls_total") > steps + len(here[0])
     assert server.metric('vagen_env_sessions{env_name="FrozenLake"}') == 0, "all are closed"

@@ -126,10 +126,7 @@ def test_environments_opened_and_dropped_leave_nothing() -> None:
 def test_a_call_that_json_cannot_hold_is_refused_alone() -> None:
     async def work(pool: WorkerPool) -> None:
         envs = await opened(pool, 2)
-        asked = [
-            envs[0].ask("reset", seed=2**70, options=None),
-            envs[1].ask("step", response="x"),
-        ]
+        asked = [envs[0].ask("reset", seed=2**70, options=None), envs[1].ask("step", response="x")]
         wrong, right = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(wrong, EnvironmentRaised) and "TypeError" in str(wrong)
         assert right.content["reward"] == 0.0

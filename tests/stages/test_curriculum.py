@@ -39,12 +39,7 @@ def built(make_run):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("FrozenLake", {"size": 5}),
-        ("Sokoban", {}),
-        ("Household", {}),
-    ],
+    ("name", "options"), [("FrozenLake", {"size": 5}), ("Sokoban", {}), ("Household", {})]
 )
 def test_difficulty_is_what_the_best_player_needs(name, options):
     """Sokoban's and FrozenLake's experts play best; Household's has to find things first."""
@@ -96,16 +91,15 @@ def test_levels_without_difficulty_are_one_bucket(warm_runs):
     levels = load_levels(warm_runs["tiny:vl"])
     config = CurriculumConfig(enable=True)
     assert set(buckets_of(config, levels).values()) == {"game/0"}
-    weights = draw_weights(config, ["game/0"] * 24, {"game/0": (3.0, 4.0)})
+    weights = draw_weights(["game/0"] * 24, {"game/0": (3.0, 4.0)})
     np.testing.assert_allclose(weights, 1 / 24)
 
 
 def test_weights_are_the_documented_ones():
-    config = CurriculumConfig(enable=True, uniform_share=0.25)
     seen = {"a/0": (8.0, 8.0), "a/1": (2.0, 6.0)}
-    weights = draw_weights(config, ["a/0", "a/1", "a/2", "a/1"], seen)
+    weights = draw_weights(["a/0", "a/1", "a/2", "a/1"], seen)
     learnable = np.array([0.9 * 0.1, 3 / 8 * 5 / 8, 0.25, 3 / 8 * 5 / 8])
-    np.testing.assert_allclose(weights, 0.75 * learnable / learnable.sum() + 0.25 / 4)
+    np.testing.assert_allclose(weights, 0.8 * learnable / learnable.sum() + 0.2 / 4)
     assert weights.sum() == pytest.approx(1)
 
 
@@ -122,11 +116,10 @@ def test_levels_are_drawn_by_their_share_of_what_is_left():
 
 
 def test_older_episodes_count_less():
-    config = CurriculumConfig(discount=0.5)
-    seen = count_successes(config, {}, ["a/0", "a/0", "a/1"], [True, False, True])
+    seen = count_successes({}, ["a/0", "a/0", "a/1"], [True, False, True])
     assert seen == {"a/0": (1, 2), "a/1": (1, 1)}
-    seen = count_successes(config, seen, ["a/1"], [False])
-    assert seen == {"a/0": (0.5, 1), "a/1": (0.5, 1.5)}
+    seen = count_successes(seen, ["a/1"], [False])
+    assert seen == {"a/0": (0.8, 1.6), "a/1": (0.8, 1.8)}
 
 
 def test_draws_prefer_medium_success_and_refills_go_on(built, make_experiment):
@@ -158,10 +151,12 @@ def curriculum_run(make_started_run, *overrides) -> Run:
 
 @pytest.mark.slow
 def test_a_resumed_run_draws_the_same_levels(make_started_run):
-    whole = curriculum_run(make_started_run)
+    """And adapts lambda as one that was not stopped."""
+    credit = "algorithm.adv_estimator=adaptive_credit"
+    whole = curriculum_run(make_started_run, credit)
     with whole.session():
         iterate(whole, 0, 3)
-    stopped = curriculum_run(make_started_run)
+    stopped = curriculum_run(make_started_run, credit)
     with stopped.session():
         iterate(stopped, 0, 1)
     again = Run.open(stopped.path)
@@ -179,6 +174,8 @@ def test_a_resumed_run_draws_the_same_levels(make_started_run):
         difficulty = {ref.seed: ref.difficulty[0] for ref in load_levels(whole)[0].splits["train"]}
         mean = np.mean([difficulty[t.seed] for t in batch.trajectories])
         assert batch.metrics["curriculum/difficulty/game"] == pytest.approx(mean)
+    states = [json.loads((r.checkpoint(2) / "engine.json").read_text()) for r in (whole, again)]
+    assert states[0] == states[1] and states[0]["credit"]["turns"]
     curriculum = curriculum_of(again, 2)
     assert curriculum.seen == json.loads((again.step(1, "rollout") / layout.CURRICULUM).read_text())
     played = TrajectoryBatch.load(again.step(0, "rollout")).trajectories

@@ -153,9 +153,7 @@ def test_a_run_has_one_process_at_work(make_run, monkeypatch):
 def test_an_interrupt_closes_the_run_and_leaves_nothing_behind(make_started_run, number):
     run = make_started_run()
     process = subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(run.path)],
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", TRAIN, str(run.path)], stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 120
     while committed(run.step(0, "rollout")) is None:

@@ -102,14 +102,3 @@ def test_a_directory_without_weights_is_refused(
         warm_start(run)
         engine_at(run, "warm_start")
     assert (committed(run.warm_start) is None) == (steps > 0)
-
-
-def test_the_warm_start_stops_at_the_loss_asked_for() -> None:
-    from vagen.config.schema import WarmStartConfig
-    from vagen.engines.local.supervised import WINDOW, _reached
-
-    assert not _reached([0.0] * (WINDOW - 1), 1.0)
-    assert not _reached([5.0] * 100, None)
-    assert not _reached([2.0] + [1.0] * (WINDOW - 1), 1.0)
-    assert _reached([9.0] * 5 + [1.0] * WINDOW, 1.0)
-    assert WarmStartConfig(stop_at_loss=0.5).stop_at_loss == 0.5

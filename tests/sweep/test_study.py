@@ -32,10 +32,7 @@ def drawn(folder: Path, config: SweepConfig, *, reopened: bool) -> list[dict]:
     return found
 
 
-RANDOM = {
-    "parameters": {LR: Range(low=1e-5, high=1e-2, log=True), "seed": (0, 1, 2)},
-    "trials": 14,
-}
+RANDOM = {"parameters": {LR: Range(low=1e-5, high=1e-2, log=True), "seed": (0, 1, 2)}, "trials": 14}
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Advantage estimators by name: those of `vagen.advantage.estimators`, and user-defined ones."""
 
-from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, make_credit
+from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount
 from vagen.advantage.estimate import (
     estimate_advantages,
     estimate_with_metrics,
@@ -27,6 +27,5 @@ __all__ = [
     "estimate_with_metrics",
     "estimator",
     "get_estimator",
-    "make_credit",
     "whiten",
 ]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from vagen.advantage.rows import AdvantageError
 
@@ -18,6 +18,10 @@ SIGNIFICANT = 3.0
 """A correlation counts if it is this many standard errors above 0."""
 Z_LIMIT = 3.0
 """Progress is clipped at this many standard deviations."""
+DECAY = 0.9
+"""Factor on the weight of earlier batches, per batch."""
+LOW, HIGH = 0.85, 0.995
+"""Limits of the discount."""
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class Moments:
         """Effective sample size (Kish 1965)."""
         return self.weight**2 / self.squared_weight if self.squared_weight else 0.0
 
-    def add(self, pairs: Sequence[tuple[float, float]], decay: float) -> None:
+    def add(self, pairs: Sequence[tuple[float, float]], decay: float = DECAY) -> None:
         """Multiplies old weights by `decay` and adds pairs of weight 1 (Chan et al. 1983)."""
         self.weight *= decay
         self.squared_weight *= decay**2
@@ -75,8 +79,6 @@ class CreditReliability:
     unbiased), a calibrated one low variance. The objective does not change.
     """
 
-    decay: float = 0.9
-    """Factor on the weight of earlier batches, per batch."""
     lam_min: float = 0.5
     """Lambda of a turn whose value is perfectly calibrated."""
     turns: list[Moments] = field(default_factory=list)
@@ -113,7 +115,7 @@ class CreditReliability:
                     self.turns.append(Moments())
                 pairs[k].append((v, g))
         for moments, new in zip(self.turns, pairs, strict=True):
-            moments.add(new, self.decay)
+            moments.add(new)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state for `load_state_dict`."""
@@ -145,7 +147,7 @@ class ProgressDiscount:
     With a potential `Phi_k` in [0, 1] of the environment's true state before turn k,
     `z_k = (Phi_k - Phi_{k-1} - m) / s` clipped at 3, with m and s from earlier batches of
     the same environment:
-    `G_k = low + (high - low) sigmoid(slope z_k + c)` with `c` such that `z = 0` gives `gamma`.
+    `G_k = LOW + (HIGH - LOW) sigmoid(z_k + c)` with `c` such that `z = 0` gives `gamma`.
 
     `G_k` is known before turn k is taken. But as a discount that depends on the history it changes
     the *objective*: reward after progress counts more, and for negative rewards progress is
@@ -154,21 +156,13 @@ class ProgressDiscount:
 
     gamma: float = 0.95
     """Discount at average progress: `high_level_gamma`."""
-    low: float = 0.85
-    """Lower limit of the discount."""
-    high: float = 0.995
-    """Upper limit of the discount."""
-    slope: float = 1.0
-    """How strongly progress changes the discount; 0 always gives `gamma`."""
-    decay: float = 0.9
-    """Factor on the weight of earlier batches, per batch."""
     envs: dict[str, Moments] = field(default_factory=dict)
     """Statistics of progress (as both x and y), by environment."""
 
     def __post_init__(self) -> None:
-        """Raises AdvantageError unless `low < gamma < high`."""
-        if not self.low < self.gamma < self.high:
-            raise AdvantageError(f"gamma = {self.gamma}; it must be in ({self.low}, {self.high})")
+        """Raises AdvantageError unless `LOW < gamma < HIGH`."""
+        if not LOW < self.gamma < HIGH:
+            raise AdvantageError(f"gamma = {self.gamma}; it must be in ({LOW}, {HIGH})")
 
     def gammas(self, env: str, potentials: Sequence[float]) -> list[float]:
         """Discounts from each turn to the next state.
@@ -191,7 +185,7 @@ class ProgressDiscount:
     def update(self, env: str, potentials: Sequence[Sequence[float]]) -> None:
         """Adds a batch of one environment: potentials of each trajectory."""
         steps = [b - a for row in potentials for a, b in pairwise(row)]
-        self.envs.setdefault(env, Moments()).add([(step, step) for step in steps], self.decay)
+        self.envs.setdefault(env, Moments()).add([(step, step) for step in steps])
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state for `load_state_dict`."""
@@ -207,32 +201,14 @@ class ProgressDiscount:
         self.envs = {name: Moments(**moments) for name, moments in state["envs"].items()}
 
     def _discount(self, z: float) -> float:
-        if self.slope * z == 0.0:
+        if z == 0.0:
             return self.gamma
-        share = (self.gamma - self.low) / (self.high - self.low)
+        share = (self.gamma - LOW) / (HIGH - LOW)
         centre = math.log(share / (1.0 - share))
-        return self.low + (self.high - self.low) / (1.0 + math.exp(-self.slope * z - centre))
+        return LOW + (HIGH - LOW) / (1.0 + math.exp(-z - centre))
 
 
 Credit = CreditReliability | ProgressDiscount
-
-
-def make_credit(
-    mode: Literal["lambda", "gamma"],
-    *,
-    ema_decay: float,
-    lam_min: float,
-    gamma: float,
-    gamma_low: float,
-    gamma_high: float,
-    gamma_slope: float,
-) -> Credit:
-    """The controller for `algorithm.adaptive_credit`; `gamma` is `algorithm.high_level_gamma`."""
-    if mode == "lambda":
-        return CreditReliability(decay=ema_decay, lam_min=lam_min)
-    return ProgressDiscount(
-        gamma=gamma, low=gamma_low, high=gamma_high, slope=gamma_slope, decay=ema_decay
-    )
 
 
 def _require_type(state: Mapping[str, Any], kind: str) -> None:

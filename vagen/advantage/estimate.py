@@ -15,12 +15,7 @@ from torch import Tensor
 from vagen.advantage.chunks import row_slices
 from vagen.advantage.estimator import EstimatorSpec
 from vagen.advantage.estimators import ESTIMATORS
-from vagen.advantage.inputs import (
-    AdvantageArguments,
-    AdvantageEstimate,
-    AdvantageInputs,
-    MaskName,
-)
+from vagen.advantage.inputs import AdvantageArguments, AdvantageEstimate, AdvantageInputs, MaskName
 from vagen.advantage.rows import AdvantageError, Rows, numbered, require_rows
 from vagen.config.errors import unknown_name
 

@@ -48,9 +48,9 @@ def find_run(kube: Kube, text: str) -> str:
 
 
 def _status(kube: Kube, run: str, options: Namespace) -> int:
-    state = describe_run(kube, run)
-    print(state.text())
-    return 0 if state.exists else 1
+    found = describe_run(kube, run)
+    print(found or f"run {run} has nothing in namespace {kube.namespace}")
+    return 0 if found else 1
 
 
 def _logs(kube: Kube, run: str, options: Namespace) -> int:

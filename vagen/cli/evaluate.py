@@ -4,12 +4,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from vagen.cli.common import (
-    command,
-    load_configs,
-    new_folder,
-    run_named,
-)
+from vagen.cli.common import command, load_configs, new_folder, run_named
 from vagen.cli.main import UsageError
 from vagen.experiment.load import load_experiment, load_infra, named_files
 from vagen.models.files import check_model

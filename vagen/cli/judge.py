@@ -10,13 +10,7 @@ from vagen.config.judge_options import JudgeConfig
 from vagen.experiment.load import load_section
 from vagen.judge.calibration.frames import load_frames
 from vagen.judge.calibration.report import write_report
-from vagen.judge.calibration.run import (
-    Subject,
-    calibrate,
-    subject_named,
-    subjects_of,
-    write_json,
-)
+from vagen.judge.calibration.run import Subject, calibrate, subject_named, subjects_of, write_json
 from vagen.judge.scoring import cache_folder
 from vagen.learning.audit import AuditRow, audit
 from vagen.service import environments_of

@@ -81,11 +81,7 @@ COMMANDS = {
         "vagen.cli.play:play",
         "play an environment in the browser, in turns with an agent",
         "environment (then options: key=value), experiment (then dotted overrides), or run",
-        (
-            "play Sokoban",
-            "play frozenlake-tiny --agent expert",
-            "play FrozenLake --terminal",
-        ),
+        ("play Sokoban", "play frozenlake-tiny --agent expert", "play FrozenLake --terminal"),
     ),
     "export": Command(
         "vagen.cli.export:export",
@@ -100,10 +96,7 @@ COMMANDS = {
         "vagen.cli.plan:plan",
         "what would run: steps, sizes, memory",
         _WORDS,
-        (
-            "plan frozenlake-tiny algorithm.lam=0.95",
-            "plan frozenlake-qwen25vl-3b --infra h100x8",
-        ),
+        ("plan frozenlake-tiny algorithm.lam=0.95", "plan frozenlake-qwen25vl-3b --infra h100x8"),
     ),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
@@ -111,11 +104,7 @@ COMMANDS = {
         "vagen.cli.env:env",
         "show or serve an environment; write or check one of your own",
         None,
-        (
-            "env show Sokoban",
-            "env init corridor",
-            "env check corridor:CorridorEnv",
-        ),
+        ("env show Sokoban", "env init corridor", "env check corridor:CorridorEnv"),
     ),
     "store": Command(
         "vagen.cli.store:store",

@@ -178,9 +178,7 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         option("--successes", action="store_true", help="only episodes that reached their goal"),
     ],
-    "plan": [
-        option("--engine", choices=["local", "verl"], help="instead of infra.engine"),
-    ],
+    "plan": [option("--engine", choices=["local", "verl"], help="instead of infra.engine")],
     "compare": [
         option("runs", nargs="*", metavar="run", help="a run, or a folder of runs"),
         option(
@@ -226,8 +224,7 @@ OPTIONS: dict[str, list[Option]] = {
             "expert's episode, the truth, what chance wins, with a page",
         ),
         option(
-            "name",
-            help="module:Class, or a registered name such as FrozenLake; init: a new name",
+            "name", help="module:Class, or a registered name such as FrozenLake; init: a new name"
         ),
         option("settings", nargs="*", metavar="key=value", help="options of its env_config"),
         option(
@@ -277,9 +274,7 @@ OPTIONS: dict[str, list[Option]] = {
         option("--dry-run", action="store_true", help="gc, prune: only say what would be removed"),
         option("--infra", metavar="FILE", help="whose infra.s3 says how to reach it"),
     ],
-    "doctor": [
-        option("--cluster", action="store_true", help="check the Kubernetes cluster, too"),
-    ],
+    "doctor": [option("--cluster", action="store_true", help="check the Kubernetes cluster, too")],
     "cluster": [
         option(
             "action",

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress, steps
-from vagen.cli.common import (
-    command,
-    find_run,
-    load_configs,
-    new_folder,
-    pull,
-    run_of,
-)
+from vagen.cli.common import command, find_run, load_configs, new_folder, pull, run_of
 from vagen.cli.main import INTERRUPTED, UsageError
 from vagen.config.schema import is_name
 from vagen.run import layout

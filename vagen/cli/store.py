@@ -13,14 +13,7 @@ from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.folder import BATCHES, prunable, prune_batches
 from vagen.run.layout import is_uri
-from vagen.storage import (
-    MANIFEST,
-    StorageError,
-    Store,
-    open_store,
-    parse_manifest,
-    sole_writer,
-)
+from vagen.storage import MANIFEST, StorageError, Store, open_store, parse_manifest, sole_writer
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

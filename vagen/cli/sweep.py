@@ -15,13 +15,7 @@ from vagen.experiment.checks_infra import check_infra
 from vagen.experiment.load import find_file, load_infra
 from vagen.stages import interrupts
 from vagen.storage import sole_writer
-from vagen.sweep.folder import (
-    COMPARISON,
-    compare_trials,
-    open_folder,
-    parent_run,
-    write_results,
-)
+from vagen.sweep.folder import COMPARISON, compare_trials, open_folder, parent_run, write_results
 from vagen.sweep.processes import TrainingProcesses
 from vagen.sweep.queue import Trainings, conduct
 from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep, short_keys

@@ -93,7 +93,8 @@ def _follow(options: Namespace) -> None:
     while True:
         pull(run)
         run.read_length()
-        ended = run.is_current(run.registration) or _last_event(run) == "run_ended"
+        events = [event["event"] for event in progress.read_events(run.events)]
+        ended = run.is_current(run.registration) or events[-1:] == ["run_ended"]
         page = write_pages(run, refresh=None if ended else FOLLOW_SECONDS)
         if not shown:
             _show(page, options)
@@ -102,11 +103,6 @@ def _follow(options: Namespace) -> None:
             print(f"{run.name} has ended")
             return
         time.sleep(FOLLOW_SECONDS)
-
-
-def _last_event(run: Run) -> str:
-    events = progress.read_events(run.events)
-    return events[-1]["event"] if events else ""
 
 
 def _show(page: Path, options: Namespace) -> None:

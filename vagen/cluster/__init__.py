@@ -14,7 +14,7 @@ from vagen.cluster.clusters import (
     renew_lease,
 )
 from vagen.cluster.dashboard import Dashboard, find_dashboard, forwarded_dashboard
-from vagen.cluster.describe import Harvest, RunState, describe_run, harvest_logs
+from vagen.cluster.describe import Harvest, describe_run, harvest_logs
 from vagen.cluster.errors import ApiError, ClusterError
 from vagen.cluster.kube import Kube, Pace, connect
 from vagen.cluster.names import cluster_name, run_labels, shortened
@@ -28,7 +28,6 @@ __all__ = [
     "Kube",
     "Leftover",
     "Pace",
-    "RunState",
     "await_raycluster",
     "cluster_name",
     "cluster_pods",

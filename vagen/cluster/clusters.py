@@ -11,16 +11,7 @@ from typing import Any
 
 from vagen.cluster.advice import Finding, explain_cluster, explain_refusal
 from vagen.cluster.errors import ApiError, ClusterError
-from vagen.cluster.kube import (
-    EVENTS,
-    PODS,
-    RAYCLUSTERS,
-    Kube,
-    Object,
-    Resource,
-    follow,
-    wait_until,
-)
+from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object, Resource, follow, wait_until
 from vagen.cluster.names import (
     LEASE_UNTIL,
     LEASED,

@@ -1,8 +1,9 @@
-"""The state of a run on its cluster, as data and as text, and the logs that go with the cluster."""
+"""The state of a run on its cluster as text, and the logs that go with the cluster."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,147 +16,81 @@ from vagen.cluster.names import LEASE_UNTIL, RAY_NODE_TYPE, RUN, label_value, pa
 RECENT_EVENTS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
-    """Summary of a RayCluster."""
-
-    name: str
-    state: str
-    """`ready`, `suspended`, `deleting`, `starting`."""
-    workers: str
-    """Ready and desired workers, e.g. `2/4`."""
-    lease_until: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodState:
-    """Summary of a pod."""
-
-    name: str
-    role: str
-    """`head`, `worker`, or `step`."""
-    phase: str
-    restarts: int
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """Objects of a run on Kubernetes."""
-
-    run: str
-    namespace: str
-    clusters: list[ClusterState] = field(default_factory=list)
-    pods: list[PodState] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
-    """Problems, with advice."""
-    events: list[str] = field(default_factory=list)
-    """Latest events, oldest first."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether the run has any objects."""
-        return bool(self.clusters or self.pods)
-
-    def text(self, now: datetime | None = None) -> str:
-        """Text for users."""
-        return "\n".join(_text(self, now or datetime.now(UTC)))
-
-
-def describe_run(kube: Kube, run: str) -> RunState:
-    """Queries all objects with a run's label."""
+def describe_run(kube: Kube, run: str) -> str | None:
+    """What has a run's label, what is wrong with it and the latest events; None if nothing has."""
     selector = f"{RUN}={label_value(run)}"
     clusters = kube.list(RAYCLUSTERS, selector).items
     pods = kube.list(PODS, selector).items
+    if not (clusters or pods):
+        return None
     names = {item["metadata"]["name"] for item in [*clusters, *pods]}
     prefixes = tuple(f"raycluster-{cluster['metadata']['name']}-" for cluster in clusters)
     events = [
         event
         for event in kube.list(EVENTS).items
-        if event["involvedObject"].get("name") in names
-        or (prefixes and event["involvedObject"].get("name", "").startswith(prefixes))
+        if (about := event["involvedObject"].get("name", "")) in names or about.startswith(prefixes)
     ]
     events.sort(key=event_time)
     found = [finding for pod in pods for finding in explain_pod(pod, events)]
     for cluster in clusters:
         if not is_ready(cluster):
             found += explain_cluster(cluster, pods, events)
-    return RunState(
-        run=run,
-        namespace=kube.namespace,
-        clusters=[_cluster(cluster) for cluster in clusters],
-        pods=sorted((_pod(pod) for pod in pods), key=lambda pod: (pod.role, pod.name)),
-        findings=list(dict.fromkeys(finding.text for finding in found)),
-        events=[_event(event) for event in events[-RECENT_EVENTS:]],
+    findings = dict.fromkeys(f"  - {finding.text}" for finding in found)
+    latest = [_event(event) for event in events[-RECENT_EVENTS:]]
+    return "\n".join(
+        [
+            f"run {run} in namespace {kube.namespace}",
+            *map(_cluster, clusters),
+            *map(_pod, sorted(pods, key=lambda pod: (_role(pod), pod["metadata"]["name"]))),
+            *(["to do:", *findings] if findings else []),
+            *(["latest events:", *latest] if latest else []),
+        ]
     )
 
 
-def _cluster(cluster: Object) -> ClusterState:
-    status = cluster.get("status", {})
-    if cluster["metadata"].get("deletionTimestamp"):
+def _cluster(cluster: Object) -> str:
+    meta = cluster["metadata"]
+    if meta.get("deletionTimestamp"):
         state = "deleting"
     elif cluster["spec"].get("suspend"):
         state = "suspended"
     else:
         state = "ready" if is_ready(cluster) else "starting"
-    return ClusterState(
-        name=cluster["metadata"]["name"],
-        state=state,
-        workers=f"{status.get('readyWorkerReplicas', 0)}/{desired_workers(cluster)}",
-        lease_until=cluster["metadata"].get("annotations", {}).get(LEASE_UNTIL, ""),
-    )
+    workers = cluster.get("status", {}).get("readyWorkerReplicas", 0)
+    left = ""
+    with suppress(ValueError):
+        until = parse_time(meta.get("annotations", {}).get(LEASE_UNTIL, ""))
+        minutes = (until - datetime.now(UTC)).total_seconds() / 60
+        left = (
+            f", leased for {minutes:.0f} min more"
+            if minutes > 0
+            else ", its lease is over: `make gc` removes it"
+        )
+    wanted = desired_workers(cluster)
+    return f"  RayCluster {meta['name']}: {state}, workers {workers}/{wanted}{left}"
 
 
-def _pod(pod: Object) -> PodState:
-    labels, status = pod["metadata"].get("labels", {}), pod.get("status", {})
-    containers = status.get("containerStatuses", [])
-    return PodState(
-        name=pod["metadata"]["name"],
-        role=labels.get(RAY_NODE_TYPE, "step"),
-        phase="Terminating"
-        if pod["metadata"].get("deletionTimestamp")
-        else status.get("phase", "Unknown"),
-        restarts=sum(container.get("restartCount", 0) for container in containers),
-        node=pod.get("spec", {}).get("nodeName", ""),
-    )
+def _role(pod: Object) -> str:
+    """`head`, `worker`, or `step`."""
+    return pod["metadata"].get("labels", {}).get(RAY_NODE_TYPE, "step")
+
+
+def _pod(pod: Object) -> str:
+    meta, status = pod["metadata"], pod.get("status", {})
+    phase = "Terminating" if meta.get("deletionTimestamp") else status.get("phase", "Unknown")
+    node = pod.get("spec", {}).get("nodeName", "")
+    place = f" on {node}" if node else ""
+    times = sum(container.get("restartCount", 0) for container in containers_of(pod))
+    restarts = f", {times} restarts" if times else ""
+    return f"  pod {meta['name']} ({_role(pod)}): {phase}{place}{restarts}"
 
 
 def _event(event: Object) -> str:
     about = event["involvedObject"]
     return (
-        f"{event_time(event)} {event.get('reason', '')} {about.get('kind', '')} "
+        f"  {event_time(event)} {event.get('reason', '')} {about.get('kind', '')} "
         f"{about.get('name', '')}: {event.get('message', '').strip()}"
     )
-
-
-def _text(state: RunState, now: datetime) -> Iterator[str]:
-    if not state.exists:
-        yield f"run {state.run} has nothing in namespace {state.namespace}"
-        return
-    yield f"run {state.run} in namespace {state.namespace}"
-    for cluster in state.clusters:
-        left = _left(cluster.lease_until, now)
-        yield f"  RayCluster {cluster.name}: {cluster.state}, workers {cluster.workers}{left}"
-    for pod in state.pods:
-        restarts = f", {pod.restarts} restarts" if pod.restarts else ""
-        place = f" on {pod.node}" if pod.node else ""
-        yield f"  pod {pod.name} ({pod.role}): {pod.phase}{place}{restarts}"
-    if state.findings:
-        yield "to do:"
-        yield from (f"  - {text}" for text in state.findings)
-    if state.events:
-        yield "latest events:"
-        yield from (f"  {event}" for event in state.events)
-
-
-def _left(lease_until: str, now: datetime) -> str:
-    try:
-        minutes = (parse_time(lease_until) - now).total_seconds() / 60
-    except ValueError:
-        return ""
-    if minutes <= 0:
-        return ", its lease is over: `make gc` removes it"
-    return f", leased for {minutes:.0f} min more"
 
 
 LOG_LIMIT = 64 << 20
@@ -180,7 +115,7 @@ def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
     selector = f"{RUN}={label_value(run)}"
     missing = []
     files = [target / "status.txt", target / f"{RAYCLUSTERS.plural}.json"]
-    files[0].write_text(describe_run(kube, run).text() + "\n")
+    files[0].write_text(f"{describe_run(kube, run) or ''}\n")
     files[1].write_text(json.dumps(kube.list(RAYCLUSTERS, selector).items, indent=1))
     for pod in kube.list(PODS, selector).items:
         folder = target / pod["metadata"]["name"]

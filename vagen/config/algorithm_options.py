@@ -1,6 +1,6 @@
 """The section `algorithm`: rewards, advantages, which episodes are learnt from."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -84,17 +84,15 @@ class AdaptiveCreditConfig(Section):
 
     mode: Literal["lambda", "gamma"] = "lambda"
     """`lambda`: lambda per turn falls where the critic is calibrated. `gamma` (experimental): the
-    discount follows progress, which changes the objective."""
-    ema_decay: Fraction = 0.9
-    """Decay of running moments, per iteration."""
+    discount follows progress between .85 and .995, which changes the objective."""
     lam_min: Fraction = 0.5
     """Lambda of a turn with perfectly calibrated values."""
-    gamma_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.85
-    """`gamma`: lowest discount."""
-    gamma_high: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.995
-    """`gamma`: highest discount."""
-    gamma_slope: float = Field(default=1.0, ge=0.0)
-    """`gamma`: how strongly progress moves the discount; 0 keeps `high_level_gamma`."""
+    retired: ClassVar[dict[str, Any]] = {
+        "ema_decay": 0.9,
+        "gamma_low": 0.85,
+        "gamma_high": 0.995,
+        "gamma_slope": 1.0,
+    }
 
 
 class AlgorithmConfig(Section):

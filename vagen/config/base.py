@@ -7,9 +7,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 _USER = re.compile(r"(https?://)[^\s/:@'\"]+@", re.IGNORECASE)
 """A user alone is a token to a web server, and no secret to a database."""
@@ -66,6 +66,17 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
+    retired: ClassVar[dict[str, Any]] = {}
+    """Former options and the values that are fixed now. Files of older runs have them, and they
+    stay in the digest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired(cls, values: Any) -> Any:
+        if not cls.retired or not isinstance(values, dict):
+            return values
+        return {k: v for k, v in values.items() if k not in cls.retired or v != cls.retired[k]}
+
 
 DIGEST_EXEMPT = object()
 """Marks an option (`Annotated[type, DIGEST_EXEMPT]`) that older runs do not have.
@@ -91,7 +102,7 @@ def _known(value: Any, dumped: Any) -> Any:
     """The dump of a section, or of a mapping of them, without later options at their defaults."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {
+        return getattr(value, "retired", {}) | {
             name: _known(getattr(value, name), dumped[name])
             for name, field in fields.items()
             if DIGEST_EXEMPT not in field.metadata or getattr(value, name) != field.get_default()

@@ -1,5 +1,7 @@
 """Limits on requests to a network endpoint."""
 
+from typing import Any, ClassVar
+
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
@@ -18,13 +20,13 @@ class ClientConfig(Section):
     retries: int = Field(default=6, ge=0)
     """Retries of a request after a transient error."""
     backoff: PositiveFloat = 0.5
-    """Seconds before the first retry; doubled each time, with jitter."""
-    max_backoff: PositiveFloat = 30.0
-    """Maximum seconds between two attempts; a server's `Retry-After` has priority."""
-    breaker_failures: PositiveInt = 8
-    """Consecutive failures after which requests pause."""
-    breaker_cooldown: PositiveFloat = 5.0
-    """Length of the pause in seconds; doubled while the first request after it fails."""
+    """Seconds before the first retry; doubled each time, with jitter, up to 60 times this. A
+    server's `Retry-After` has priority. After 8 failures in a row all pause for 10 times this."""
+    retired: ClassVar[dict[str, Any]] = {
+        "max_backoff": 30.0,
+        "breaker_failures": 8,
+        "breaker_cooldown": 5.0,
+    }
 
     @property
     def request_rate(self) -> float | None:

@@ -1,23 +1,22 @@
 """Options of the section `data`: batches, token budgets, which levels."""
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
-from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Section
 
 
 class CurriculumConfig(Section):
-    """Draws training levels by learnability p (1 - p), where p is success."""
+    """Draws training levels by learnability p (1 - p), where p is success. An episode's weight in p
+    falls by a fifth per iteration; a fifth of the probability is spread evenly over all levels.
+    """
 
     enable: bool = False
     """Draw levels of medium success more often; off: every level once per epoch."""
     buckets: PositiveInt = 5
     """Number of difficulty buckets per environment; success is counted per bucket."""
-    discount: Fraction = 0.8
-    """Weight of an episode per iteration since it was played."""
-    uniform_share: Annotated[Fraction, Field(gt=0.0)] = 0.2
-    """Share of the probability that is spread evenly over all levels."""
+    retired: ClassVar[dict[str, Any]] = {"discount": 0.8, "uniform_share": 0.2}
 
 
 class DataConfig(Section):

@@ -1,6 +1,7 @@
 """Validation errors as sentences: which key, where it was set, and what would be right."""
 
 import difflib
+import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from vagen.config.base import ConfigError, redact
+from vagen.config.base import ConfigError, Section, redact
 from vagen.config.foreign import native
 
 KeyPath = tuple[str, ...]
@@ -83,6 +84,10 @@ def _explain(
     where = f" ({place})" if place else ""
     kind = detail["type"]
     if kind == "extra_forbidden":
+        section = _descend(model, local[:-1])
+        if section and issubclass(section, Section) and local[-1] in section.retired:
+            fixed, advice = json.dumps(section.retired[local[-1]]), native(path) or "leave it out"
+            return f"`{dotted}`{where} is no option any more, it is always {fixed}; {advice}"
         meant = [
             f"{'.'.join(leaf)} here: {meaning}".lstrip()
             for leaf in _leaves_of(detail["input"])

@@ -269,6 +269,8 @@ FOREIGN: dict[str, str] = {
     "env.sokoban.mode": "`envs.<id>.env_config.render_mode`",
     "env.sokoban.search_depth": "`envs.<id>.env_config`: min_solution_length, max_solution_length",
     "env": "options of an environment are in `envs.<id>.env_config`",
+    # earlier versions
+    "s3.ca_bundle": "AWS_CA_BUNDLE names a file of trusted certificates",
 }
 """Option there, and what does its job here. Whole sections stand for all their options."""
 

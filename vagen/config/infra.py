@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -122,14 +122,13 @@ class S3Config(Section):
     """Region; null takes `AWS_REGION`, else the profile's, else us-east-1."""
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
     """Bucket in the path or in the host name; `auto` is `virtual` at AWS and `path` elsewhere."""
-    ca_bundle: str | None = None
-    """File of trusted certificates; null takes `AWS_CA_BUNDLE`, else the system's."""
     part_size_mib: int = Field(default=32, ge=5, le=5120)
     """Part size of multipart uploads, in MiB; larger files get larger parts, 10,000 at most."""
     max_concurrency: PositiveInt = 8
     """Parallel requests; as many parts are held in memory."""
     retries: PositiveInt = 8
     """Attempts at a request before it fails."""
+    retired: ClassVar[dict[str, Any]] = {"ca_bundle": None}
 
 
 def _url(text: str) -> str:
@@ -156,12 +155,9 @@ class EnvironmentsConfig(Section):
     """Address of the service. Sessions are spread over all addresses of its name."""
     token_env: str = "VAGEN_ENV_TOKEN"
     """Environment variable with the service's token; unset: no token."""
-    batch: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Maximum sessions in one request."""
-    requests: PositiveInt = 8
-    """Maximum parallel requests per address; further calls are batched."""
     retry_seconds: NonNegativeFloat = 120.0
     """Seconds for which a request is repeated while the service is away or busy."""
+    retired: ClassVar[dict[str, Any]] = {"batch": 64, "requests": 8}
 
 
 class InfraConfig(Section):

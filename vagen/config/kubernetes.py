@@ -146,13 +146,7 @@ class KubernetesConfig(Section):
     """Priority class of the Ray pods, such as `vagen-run` or `vagen-trial`; null: the cluster's
     default."""
     config_maps: dict[str, tuple[str, ...]] = Field(
-        default={
-            "vagen-site": (
-                "AWS_ENDPOINT_URL_S3",
-                "AWS_REGION",
-                "MLFLOW_TRACKING_URI",
-            )
-        }
+        default={"vagen-site": ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "MLFLOW_TRACKING_URI")}
     )
     """Config maps and the keys that steps receive as environment variables."""
     secrets: dict[str, tuple[str, ...]] = Field(

@@ -1,7 +1,7 @@
 """The experiment: what is learnt. Option names are those of VAGEN's documents."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
@@ -320,9 +320,7 @@ class WarmStartConfig(Section):
     random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
     """Share of expert turns with a random action and a true description of its effect, so that
     reinforcement learning teaches what to do."""
-    stop_at_loss: PositiveFloat | None = None
-    """Stop when the mean loss of the last 20 steps, in nats per token, is at most this; seeds then
-    start alike."""
+    retired: ClassVar[dict[str, Any]] = {"stop_at_loss": None}
 
 
 class ExperimentConfig(Section):

@@ -1,6 +1,6 @@
 """Options of the section `trainer`: length, validation, checks, guard, early end."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -28,14 +28,13 @@ class GuardConfig(Section):
     """Minimum reward deviation within groups, as a multiple of its running median; below it is a
     collapse."""
     window: PositiveInt = 8
-    """Good iterations in the running medians."""
-    min_history: PositiveInt = 4
-    """Good iterations before medians are used."""
+    """Good iterations in the running medians, which are used from the fourth on."""
     lr_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Factor of the learning rates at every rollback; 1 keeps them, and the next iteration draws
     another batch."""
     max_rollbacks: PositiveInt = 10
     """Maximum rollbacks; one more ends the training with an error."""
+    retired: ClassVar[dict[str, Any]] = {"min_history": 4}
 
 
 class EarlyStopConfig(Section):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import get_estimator, make_credit
+from vagen.advantage import CreditReliability, ProgressDiscount, get_estimator
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import (
     ActorConfig,
@@ -137,12 +137,15 @@ class Engine(ABC):
                 control.target, control.step, control.max_coeff, coeff=actor.entropy_coeff
             )
         )
-        self.credit = (
-            make_credit(gamma=algorithm.high_level_gamma, **algorithm.adaptive_credit.model_dump())
-            if get_estimator(algorithm.adv_estimator).adapts
-            else None
-        )
+        self.credit: CreditReliability | ProgressDiscount | None = None
         """Running statistics of `adaptive_credit`; None for other estimators."""
+        if get_estimator(algorithm.adv_estimator).adapts:
+            adaptive = algorithm.adaptive_credit
+            self.credit = (
+                CreditReliability(adaptive.lam_min)
+                if adaptive.mode == "lambda"
+                else ProgressDiscount(algorithm.high_level_gamma)
+            )
 
     @property
     def learns_values(self) -> bool:
@@ -329,11 +332,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _step(
-        self,
-        step: Step,
-        rows: Sequence[TokenRow],
-        images: Images,
-        on_progress: OnProgress | None,
+        self, step: Step, rows: Sequence[TokenRow], images: Images, on_progress: OnProgress | None
     ) -> StepResult:
         """Makes one optimizer step on a mini batch."""
 

@@ -228,11 +228,7 @@ def _old_logprobs(
 
 
 def _critic_mask(
-    config: ExperimentConfig,
-    attention: Tensor,
-    loss_mask: Tensor,
-    turn_index: Tensor,
-    ends: Tensor,
+    config: ExperimentConfig, attention: Tensor, loss_mask: Tensor, turn_index: Tensor, ends: Tensor
 ) -> Tensor:
     """Tokens that the critic learns on, without a row's first, which has no preceding state.
 

@@ -201,10 +201,6 @@ def _read_json(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
     return found
 
 
-def _read_clause(clause: str, kinds: Sequence[type[Claim]]) -> Claim | None:
-    return next(filter(None, (kind.from_clause(clause) for kind in kinds)), None)
-
-
 @lru_cache(maxsize=4096)
 def _read_sentence(sentence: str, kinds: tuple[type[Claim], ...]) -> tuple[Claim, ...] | None:
     if not _bare(sentence):
@@ -220,7 +216,8 @@ def _read_sentence(sentence: str, kinds: tuple[type[Claim], ...]) -> tuple[Claim
         for last in reversed(range(first, min(first + pieces, len(starts)))):
             rest = after[last + 1]
             if rest is not None:
-                claim = _read_clause(_bare(sentence[starts[first] : ends[last]]), kinds)
+                clause = _bare(sentence[starts[first] : ends[last]])
+                claim = next(filter(None, (kind.from_clause(clause) for kind in kinds)), None)
                 if claim is not None:
                     after[first] = (claim, *rest)
                     break

@@ -139,7 +139,9 @@ def png_bytes(frame: NDArray[np.uint8]) -> bytes:
     height, width, _ = frame.shape
     pixels = np.ascontiguousarray(frame).reshape(height, 3 * width)
     lines = np.empty((height, 3 * width + 1), np.uint8)
-    if _is_flat(pixels):
+    # Flat, if every eighth line mostly repeats the pixel to the left.
+    sample = pixels[::8]
+    if 2 * np.count_nonzero(sample[:, 3:] == sample[:, :-3]) >= sample[:, 3:].size:
         lines[:, 0] = _NO_FILTER
         lines[:, 1:] = pixels
     else:
@@ -165,13 +167,6 @@ def decode_png(png: bytes) -> NDArray[np.uint8]:
 def image_digest(png: bytes) -> str:
     """Key of an image: SHA-256 of its PNG bytes, hexadecimal."""
     return hashlib.sha256(png).hexdigest()
-
-
-def _is_flat(pixels: NDArray[np.uint8]) -> bool:
-    """Whether every eighth line, [height, 3 * width], mostly repeats the pixel to the left."""
-    sample = pixels[::8]
-    same = np.count_nonzero(sample[:, 3:] == sample[:, :-3])
-    return bool(2 * same >= sample[:, 3:].size)
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

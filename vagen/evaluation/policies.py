@@ -225,8 +225,5 @@ def open_chat(hosted: Hosted, options: EndpointConfig) -> Chat:
         EndpointError: Its key's environment variable is not set, or its library is not installed.
     """
     return hosted.chat(
-        Client(options),
-        "eval.endpoint",
-        api_key_env=options.api_key_env,
-        headers=options.headers,
+        Client(options), "eval.endpoint", api_key_env=options.api_key_env, headers=options.headers
     )

@@ -80,12 +80,7 @@ def _record_row(
 
 
 def _open(
-    place: Path,
-    infra: InfraConfig,
-    project: str,
-    name: str,
-    about: str,
-    parent: str | None = None,
+    place: Path, infra: InfraConfig, project: str, name: str, about: str, parent: str | None = None
 ) -> Tracker:
     """The MLflow run of a folder."""
     output_dir, uri = Path(infra.output_dir), infra.mlflow_tracking_uri

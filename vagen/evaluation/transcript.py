@@ -128,10 +128,7 @@ def without_token_limits(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def request_body(
-    options: EndpointConfig,
-    hosted: Hosted,
-    messages: Sequence[dict[str, Any]],
-    sampling: Sampling,
+    options: EndpointConfig, hosted: Hosted, messages: Sequence[dict[str, Any]], sampling: Sampling
 ) -> Body:
     """Creates the request for the next answer."""
     temperature = sampling.temperature if options.temperature is None else options.temperature

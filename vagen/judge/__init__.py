@@ -6,8 +6,7 @@ by `judge.type`.
 
 from vagen.judge.base import Judge
 from vagen.judge.cache import AnswerCache
-from vagen.judge.cascade import CascadeJudge
-from vagen.judge.llm import ChatClient, LLMJudge
+from vagen.judge.llm import CascadeJudge, ChatClient, LLMJudge
 from vagen.judge.rule_judge import RuleJudge, Rules, rules_for
 
 __all__ = [

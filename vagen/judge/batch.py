@@ -22,6 +22,9 @@ from vagen.metrics import JUDGE_SCORES, SUCCESS
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 
+CHANGE = 0.05
+"""Rise of the score and fall of success that raise the alarm."""
+
 
 class AnswerLog(Protocol):
     """Stores the answers of a step that may be interrupted."""
@@ -70,11 +73,7 @@ def score(
     if iteration is not None:
         iterations = config.trainer.total_training_steps
         metrics |= weigh(
-            config.judge,
-            trajectories,
-            iteration=iteration,
-            iterations=iterations,
-            blind=blind,
+            config.judge, trajectories, iteration=iteration, iterations=iterations, blind=blind
         )
     return metrics
 
@@ -274,7 +273,7 @@ class Alarm:
     correlation: float
     """Pearson correlation of judge score and success over the window; 0 if one is constant."""
     raised: bool
-    """Whether rise and fall are both positive and reach their thresholds."""
+    """Whether rise and fall both reach `CHANGE`."""
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the iteration."""
@@ -299,7 +298,7 @@ def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm 
     """Compares the two halves of the last iterations.
 
     Args:
-        config: Window and thresholds.
+        config: The window.
         history: Metrics of iterations, oldest first; iterations without success or judge score are
             ignored.
 
@@ -319,5 +318,4 @@ def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm 
     fall = float(successes[:half].mean() - successes[-half:].mean())
     varies = scores.std() > 0 and successes.std() > 0
     correlation = float(np.corrcoef(scores, successes)[0, 1]) if varies else 0.0
-    raised = rise >= config.min_rise and fall >= config.min_fall and rise > 0 and fall > 0
-    return Alarm(rise, fall, correlation, raised)
+    return Alarm(rise, fall, correlation, raised=min(rise, fall) >= CHANGE)

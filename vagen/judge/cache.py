@@ -100,8 +100,12 @@ class AnswerCache:
         with self._errors():
             self._database.execute(_INSERT, row)
             self._writes += 1
-            if self._writes % _LOOK_EVERY == 0:
-                self._shrink()
+            while self._writes % _LOOK_EVERY == 0 and self._size() > self._most:
+                self._database.execute(
+                    "DELETE FROM answers WHERE number <= (SELECT min(number) + "
+                    "(max(number) - min(number) + 1) * ? FROM answers)",
+                    (_DROPPED,),
+                )
         if self.on_put is not None:
             self.on_put(key, value)
 
@@ -158,15 +162,6 @@ class AnswerCache:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.05)
-
-    def _shrink(self) -> None:
-        """Deletes the oldest answers while the file is too large."""
-        while self._size() > self._most:
-            self._database.execute(
-                "DELETE FROM answers WHERE number <= (SELECT min(number) + "
-                "(max(number) - min(number) + 1) * ? FROM answers)",
-                (_DROPPED,),
-            )
 
     def _size(self) -> int:
         """Bytes in use; pages of deleted answers are reused."""

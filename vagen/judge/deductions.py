@@ -24,9 +24,12 @@ FITS = 0.99
 """Minimum score of a text that fits a state."""
 HARDLY, COMMON_SCORE = 0.35, -0.1
 """The most frequent texts with scores below the first get the second (VAGEN)."""
+SIMILARITY = 0.7
+"""Minimum share of common words of near duplicates."""
 _COMPARISONS = 20_000
 """Maximum number of comparisons of texts with states per section of a batch."""
-_MAX_STATES = 256
+_STATES, _MAX_STATES = 16, 256
+"""Fewest and most states per text."""
 _WORD = re.compile(r"[a-z]+|\d+")
 _EMPTY = re.compile(
     r"\b(?:an?|the|this|that|there|here|i|it|is|are|be|am|and|of|to|from|as|my|your|its|can|see)\b"
@@ -66,9 +69,9 @@ def deduct(
                 continue
             others = repeated = ()
             if compares:
-                others = _scores_elsewhere(reader, batch, stated, judge.information.states, seed)
+                others = _scores_elsewhere(reader, batch, stated, seed)
                 words = reader.rules.vocabulary if reader.rules else frozenset()
-                repeated = _repeated(stated, others, words, judge.repetition.similarity)
+                repeated = _repeated(stated, others, words)
             for each, fits, share in zip(stated, others, repeated, strict=False):
                 unread += fits is None
                 taken = 0.0
@@ -128,7 +131,7 @@ def _refuse_common(stated: list[Stated], top_k: int) -> list[bool]:
 
 
 def _scores_elsewhere(
-    reader: RuleJudge, batch: Sequence[Trajectory], stated: list[Stated], count: int, seed: int
+    reader: RuleJudge, batch: Sequence[Trajectory], stated: list[Stated], seed: int
 ) -> list[NDArray[np.float64] | None]:
     """Scores of each text for states of other episodes; None where rules cannot tell.
 
@@ -147,7 +150,7 @@ def _scores_elsewhere(
     rng = Random(f"information {seed} {section}")
     distinct = len({each.text for each in stated})
     # With few distinct texts a larger sample is affordable, and its noise matters more.
-    size = min(max(count, _COMPARISONS // distinct), _MAX_STATES, len(states))
+    size = min(max(_STATES, _COMPARISONS // distinct), _MAX_STATES, len(states))
     sample = rng.sample(states, size)
     episodes = np.array([episode for episode, _ in sample])
     truths = [rules.truth(state) for _, state in sample]
@@ -164,14 +167,11 @@ def _scores_elsewhere(
 
 
 def _repeated(
-    stated: list[Stated],
-    others: list[NDArray[np.float64] | None],
-    vocabulary: Collection[str],
-    similarity: float,
+    stated: list[Stated], others: list[NDArray[np.float64] | None], vocabulary: Collection[str]
 ) -> list[float]:
     """Share of each text's cluster in the batch minus the share of states that the text fits."""
     texts = [each.text for each in stated]
-    numbers = clusters(texts, vocabulary=vocabulary, similarity=similarity)
+    numbers = clusters(texts, vocabulary)
     sizes = Counter(numbers)
     fitting: dict[int, list[Any]] = defaultdict(list)
     for number, scores in zip(numbers, others, strict=True):
@@ -186,14 +186,12 @@ def _repeated(
     return shares
 
 
-def clusters(
-    texts: Sequence[str], *, vocabulary: Collection[str], similarity: float = 0.7
-) -> list[int]:
+def clusters(texts: Sequence[str], vocabulary: Collection[str]) -> list[int]:
     """Cluster index of each text.
 
     A text belongs to a cluster if its numbers and vocabulary words are the same as those of the
     cluster's first text, in order, and the other words of both have a Jaccard index of at least
-    `similarity`, ignoring case, punctuation and order.
+    `SIMILARITY`, ignoring case, punctuation and order.
     """
     leaders: dict[tuple[str, ...], list[tuple[frozenset[str], int]]] = {}
     known: dict[str, int] = {}
@@ -204,7 +202,7 @@ def clusters(
             kept, others = _signature(text, vocabulary)
             found = leaders.setdefault(kept, [])
             number = next(
-                (number for words, number in found if _jaccard(words, others) >= similarity), None
+                (number for words, number in found if _jaccard(words, others) >= SIMILARITY), None
             )
             if number is None:
                 number = count

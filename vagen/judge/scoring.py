@@ -13,15 +13,7 @@ from vagen.config.infra import InfraConfig
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
-from vagen.judge import (
-    AnswerCache,
-    CascadeJudge,
-    ChatClient,
-    Judge,
-    LLMJudge,
-    RuleJudge,
-    rules_for,
-)
+from vagen.judge import AnswerCache, CascadeJudge, ChatClient, Judge, LLMJudge, RuleJudge, rules_for
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -261,7 +253,5 @@ def set_rewards(
         return scale * weight * (earned - (getattr(taken, section) or 0.0))
 
     turn.rewards = replace(
-        turn.rewards,
-        judge_observation=reward("observation"),
-        judge_prediction=reward("prediction"),
+        turn.rewards, judge_observation=reward("observation"), judge_prediction=reward("prediction")
     )

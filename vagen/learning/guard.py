@@ -36,6 +36,8 @@ from vagen.metrics import (
 MetricValues = Mapping[str, float]
 
 KL = (UPDATE_KL, PPO_KL)
+HISTORY = 4
+"""Good iterations before medians are used, or the window if that is shorter."""
 
 
 class TrainingUnstable(ValueError):
@@ -218,7 +220,7 @@ class Guard:
     def _median(self, entries: Sequence[MetricValues], name: str) -> float | None:
         """Running median over good iterations; None if there are too few."""
         values = [entry[name] for entry in entries if name in entry]
-        return median(values) if len(values) >= self.config.min_history else None
+        return median(values) if len(values) >= min(HISTORY, self.config.window) else None
 
 
 def _rollout_values(metrics: MetricValues) -> dict[str, float]:

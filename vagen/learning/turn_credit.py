@@ -5,7 +5,6 @@ Shape legend: B rows, T tokens of the longest row, K turns of a trajectory.
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,17 +88,13 @@ def anchor_ids(owners: Sequence[Trajectory], turn_index: Tensor) -> Tensor:
     anchors = torch.full_like(turn_index, -1)
     for row, owner in enumerate(owners):
         ids = [
-            numbers.setdefault(_canonical([turn.state, turn.summary]), len(numbers))
+            numbers.setdefault(json.dumps([turn.state, turn.summary], sort_keys=True), len(numbers))
             for turn in owner.turns
         ]
         # The observation after the last turn belongs to no turn.
         table = torch.tensor([*ids, -1, -1], dtype=torch.int64)
         anchors[row] = table[turn_index[row].clamp(max=len(ids))]
     return anchors
-
-
-def _canonical(state: Any) -> str:
-    return json.dumps(state, sort_keys=True, separators=(",", ":"))
 
 
 def _turns(trajectory: Trajectory) -> tuple[list[float], list[float]]:

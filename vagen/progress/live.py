@@ -17,14 +17,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from vagen.progress.display import (
-    Advance,
-    StepRecord,
-    Terminal,
-    Timing,
-    clock,
-    headline,
-)
+from vagen.progress.display import Advance, StepRecord, Terminal, Timing, clock, headline
 from vagen.progress.picture import Picture, half_blocks
 
 _USUAL_WIDTH = 100
@@ -60,11 +53,7 @@ class LiveDisplay:
         self._stream = stream
         self._timing = Timing()
         file: Any = stream
-        self._console = Console(
-            file=file,
-            force_terminal=True,
-            width=_width(stream),
-        )
+        self._console = Console(file=file, force_terminal=True, width=_width(stream))
         name = Column(min_width=_NAME_WIDTH)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=name),

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vagen.rollout.batch_tables import BatchError, check_consistency
 from vagen.rollout.types import Trajectory
 from vagen.steps import ITERATION
-from vagen.storage import (
-    FileEntry,
-    commit_directory,
-    read_manifest,
-    reuse_file,
-    verify_directory,
-)
+from vagen.storage import FileEntry, commit_directory, read_manifest, reuse_file, verify_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa  # loaded here: 60 MB that a plan does not need

@@ -30,6 +30,8 @@ from vagen.rollout.types import Status, Trajectory
 
 BucketCounts = Mapping[str, tuple[float, float]]
 """Discounted successes and episodes by bucket."""
+DISCOUNT, UNIFORM = 0.8, 0.2
+"""d and u above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Curriculum:
         if not self.config.enable:
             return None
         buckets = buckets_of(self.config, self.levels)
-        return weighted_order(draw_weights(self.config, [*buckets.values()], self.seen), self.seed)
+        return weighted_order(draw_weights([*buckets.values()], self.seen), self.seed)
 
     def count(
         self, trajectories: Sequence[Trajectory]
@@ -63,7 +65,7 @@ class Curriculum:
             return None, {}
         names = buckets_of(self.config, self.levels)
         buckets = [names[t.config_id, t.seed] for t in valid]
-        seen = count_successes(self.config, self.seen, buckets, [t.success for t in valid])
+        seen = count_successes(self.seen, buckets, [t.success for t in valid])
         metrics = {
             f"curriculum/share/{name}": buckets.count(name) / len(valid) for name in sorted(buckets)
         }
@@ -93,14 +95,11 @@ def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tup
     return buckets
 
 
-def draw_weights(
-    config: CurriculumConfig, buckets: Sequence[str], seen: BucketCounts
-) -> NDArray[np.float64]:
+def draw_weights(buckets: Sequence[str], seen: BucketCounts) -> NDArray[np.float64]:
     """Probability [N] of each level from its bucket; sums to 1."""
     rates = np.array([_rate(*seen.get(name, (0.0, 0.0))) for name in buckets])
     learnable = rates * (1 - rates)
-    even = config.uniform_share
-    return (1 - even) * learnable / learnable.sum() + even / len(buckets)
+    return (1 - UNIFORM) * learnable / learnable.sum() + UNIFORM / len(buckets)
 
 
 def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
@@ -114,12 +113,11 @@ def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]
 
 
 def count_successes(
-    config: CurriculumConfig, seen: BucketCounts, buckets: Sequence[str], successes: Sequence[bool]
+    seen: BucketCounts, buckets: Sequence[str], successes: Sequence[bool]
 ) -> BucketCounts:
     """The statistics after one more iteration.
 
     Args:
-        config: Has the discount.
         seen: Previous statistics.
         buckets: Bucket of each episode.
         successes: Success of each episode.
@@ -127,7 +125,7 @@ def count_successes(
     played = Counter(buckets)
     won = Counter(name for name, success in zip(buckets, successes, strict=True) if success)
     return {
-        name: (config.discount * s + won[name], config.discount * n + played[name])
+        name: (DISCOUNT * s + won[name], DISCOUNT * n + played[name])
         for name in sorted({*seen, *played})
         for s, n in [seen.get(name, (0.0, 0.0))]
     }

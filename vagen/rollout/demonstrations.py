@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vagen.config.infra import S3Config
+from vagen.envs.answers import kind as kind_of
 from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.envs.images import image_digest, png_bytes, png_url
 from vagen.rollout.contexts import Contexts
@@ -189,7 +190,7 @@ def _json(content: bytes, place: str) -> Any:
 def _conversation(row: Any) -> tuple[str | None, list[tuple[str, list[Any], str]]]:
     """System prompt and turns of a record in either form."""
     if not isinstance(row, dict):
-        raise DemonstrationError(f"it is {_brief(row)}, not an object with `messages`")
+        raise DemonstrationError(f"it is {kind_of(row)}, not an object with `messages`")
     kind, role_key, text_key = "messages", "role", "content"
     if row.get(kind) is None:
         kind, role_key, text_key = "conversations", "from", "value"
@@ -207,7 +208,7 @@ def _conversation(row: Any) -> tuple[str | None, list[tuple[str, list[Any], str]
     for n, message in enumerate(messages, 1):
         if not isinstance(message, dict) or message.get(role_key) not in ROLES:
             raise DemonstrationError(
-                f"message {n} is {_brief(message)}: `{role_key}` must be one of {', '.join(ROLES)}"
+                f"message {n} is {kind_of(message)}: `{role_key}` must be one of {', '.join(ROLES)}"
             )
         role = ROLES[message[role_key]]
         text, pictures = _content(message.get(text_key), n, beside)
@@ -237,7 +238,7 @@ def _content(content: Any, n: int, beside: list[Any]) -> tuple[str, list[Any]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise DemonstrationError(
-            f"the content of message {n} is {_brief(content)}: write a text, or a list of parts"
+            f"the content of message {n} is {kind_of(content)}: write a text, or a list of parts"
         )
     texts: list[str] = []
     pictures: list[Any] = []
@@ -251,7 +252,7 @@ def _content(content: Any, n: int, beside: list[Any]) -> tuple[str, list[Any]]:
             wanted = [part.get(kind)]
         else:
             raise DemonstrationError(
-                f"a part of message {n} is {_brief(part)}: write "
+                f"a part of message {n} is {kind_of(part)}: write "
                 '{"type": "text", "text": ...} or {"type": "image_url", "image_url": {"url": ...}}'
             )
         for picture in wanted:
@@ -264,16 +265,11 @@ def _content(content: Any, n: int, beside: list[Any]) -> tuple[str, list[Any]]:
                 picture = picture.get("url") or picture.get("bytes") or picture.get("path")
             if not isinstance(picture, str | bytes):
                 raise DemonstrationError(
-                    f"a picture of message {n} is {_brief(picture)}: give a data URL, a path or "
+                    f"a picture of message {n} is {kind_of(picture)}: give a data URL, a path or "
                     "bytes"
                 )
             pictures.append(picture)
     return "".join(texts), pictures
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def messages_of(

@@ -10,13 +10,7 @@ from vagen.envs import parse_env_config
 from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatProcessor, ChatRenderer
-from vagen.rollout.runner import (
-    EpisodeLimits,
-    EpisodeRunner,
-    EpisodeSpec,
-    run_episodes,
-    run_to_end,
-)
+from vagen.rollout.runner import EpisodeLimits, EpisodeRunner, EpisodeSpec, run_episodes, run_to_end
 from vagen.rollout.types import Policy, Sampling, Status, Trajectory
 from vagen.service import AsyncEnv, Environments, environments_of
 

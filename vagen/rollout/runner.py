@@ -317,9 +317,7 @@ async def run_episodes(
 
 
 async def run_episode(
-    runner: EpisodeRunner,
-    spec: EpisodeSpec,
-    make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]],
+    runner: EpisodeRunner, spec: EpisodeSpec, make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]]
 ) -> Trajectory:
     """Creates an episode's environment, runs the episode and closes the environment."""
     if runner.stopped():

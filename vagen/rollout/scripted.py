@@ -35,13 +35,7 @@ Respond = Callable[[TextEnv, list[Turn]], str]
 
 
 def play_scripted(
-    env: TextEnv,
-    respond: Respond,
-    *,
-    config_id: str,
-    env_name: str,
-    seed: int,
-    max_turns: int,
+    env: TextEnv, respond: Respond, *, config_id: str, env_name: str, seed: int, max_turns: int
 ) -> Trajectory:
     """Plays one episode without tokens: it has turns but no rows.
 

@@ -428,19 +428,13 @@ def prune_batches(path: Path, numbers: Iterable[int], *, dry_run: bool = False) 
         Size of the batches in bytes.
     """
     folders = [path / layout.iteration(number) / stage for number in numbers for stage in BATCHES]
-    freed = _used(folders)
+    stats = [path.stat() for folder in folders for path in folder.rglob("*") if path.is_file()]
     for folder in folders if not dry_run else ():
         remove_folder(folder)
-    return freed
+    return sum({stat.st_ino: stat.st_size for stat in stats}.values())  # shared files once
 
 
 def remove_folder(folder: Path) -> None:
     """Deletes a folder, if it exists, such that remains never look complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=not folder.exists())
-
-
-def _used(folders: Iterable[Path]) -> int:
-    """Bytes in folders; counts shared files once."""
-    stats = [path.stat() for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return sum({stat.st_ino: stat.st_size for stat in stats}.values())

@@ -84,7 +84,10 @@ class Run(RunFolder):
             except ValueError:
                 shutil.rmtree(path)
                 raise
-        _point_latest(path)
+        partial = path.parent / f".{layout.LATEST}-{path.name}"
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(path.name, target_is_directory=True)
+        partial.replace(path.parent / layout.LATEST)
         return run
 
     @classmethod
@@ -189,11 +192,3 @@ class Run(RunFolder):
         if future is not None and (wait or future.done()):
             self.pending_checkpoint = None
             future.result()
-
-
-def _point_latest(path: Path) -> None:
-    """Links `latest` next to a run's folder to it."""
-    partial = path.parent / f".{layout.LATEST}-{path.name}"
-    partial.unlink(missing_ok=True)
-    partial.symlink_to(path.name, target_is_directory=True)
-    partial.replace(path.parent / layout.LATEST)

@@ -14,14 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from vagen.envs.registry import get_environment
 from vagen.service import messages as m
 from vagen.service.limits import ClientTokens, Intake
-from vagen.service.sessions import (
-    Backend,
-    Failed,
-    ReplyContent,
-    ServiceMetrics,
-    Sessions,
-    failure,
-)
+from vagen.service.sessions import Backend, Failed, ReplyContent, ServiceMetrics, Sessions, failure
 from vagen.service.settings import ServiceSettings
 
 _SWEEP_SECONDS = 5.0
@@ -145,8 +138,7 @@ def _client_of(service: Service) -> Callable[..., Awaitable[str]]:
     scheme = HTTPBearer(auto_error=False, description="The client's token.")
 
     async def client(
-        request: Request,
-        _: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)],
+        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]
     ) -> str:
         name = service.tokens.client(request.headers.get("authorization"))
         if name is None:

@@ -24,6 +24,10 @@ from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.wire import WireReply
 
 _REPEATED = frozenset({429, 502, 503, 504})
+BATCH = 64
+"""Most sessions in one request."""
+_REQUESTS = 8
+"""Most parallel requests per address; further calls are batched."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LOOK_UP_SECONDS = 15.0
 _FIELDS = {"reset": "resets", "step": "steps"}
@@ -202,8 +206,8 @@ class _Address:
         """Starts requests for queued calls, up to the limit."""
         self._due = False
         for operation, waiting in self._waiting.items():
-            while waiting and self._under_way < self._config.requests:
-                count = min(len(waiting), self._config.batch)
+            while waiting and self._under_way < _REQUESTS:
+                count = min(len(waiting), BATCH)
                 calls = [waiting.popleft() for _ in range(count)]
                 self._under_way += 1
                 task = asyncio.ensure_future(self._send(operation, calls))

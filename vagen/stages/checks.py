@@ -40,7 +40,14 @@ def check_start(run: Run) -> None:
         ConfigError: The judge's calibration is insufficient, or rewards favour stalling.
     """
     tracker_of(run).ready()
-    _check_calibration(run)
+    found = shortcomings(run.experiment)
+    if found and run.experiment.judge.calibration.on_failure == "refuse":
+        raise ConfigError(
+            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it again with "
+            "`vagen judge calibrate`, or set judge.calibration.on_failure=warn"
+        )
+    for text in found:
+        progress.note(f"calibration of the judge: {text}")
     found = list(stalling(run.experiment))
     if found and run.experiment.rollout_manager.on_stalling == "refuse":
         raise ConfigError(f"{'; '.join(found)} (rollout_manager.on_stalling=warn goes on)")
@@ -61,14 +68,3 @@ def check_endpoints(run: Run) -> None:
                 f"`{key}.base_url`: {llm.model} {llm.where} did not answer "
                 f"({found.problem}); start it, or see that it can be reached from here"
             )
-
-
-def _check_calibration(run: Run) -> None:
-    found = shortcomings(run.experiment)
-    if found and run.experiment.judge.calibration.on_failure == "refuse":
-        raise ConfigError(
-            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it again with "
-            "`vagen judge calibrate`, or set judge.calibration.on_failure=warn"
-        )
-    for text in found:
-        progress.note(f"calibration of the judge: {text}")

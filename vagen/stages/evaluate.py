@@ -98,10 +98,7 @@ def play_levels(
     specs = evaluation_specs(config, levels, split, count, attempts=sampling.n)
     with progress.bar("episodes", len(specs)) as advance:
         trajectories, images = engine.play(
-            specs,
-            sampling=sampling,
-            split=split,
-            on_finish=lambda _: advance(1),
+            specs, sampling=sampling, split=split, on_finish=lambda _: advance(1)
         )
     metrics = episode_metrics(trajectories, split) | score(config, trajectories, cache=cache)
     batch = TrajectoryBatch(

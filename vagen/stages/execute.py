@@ -83,7 +83,8 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
             with _profiled(run, name, about["iteration"]):
                 produced = stage(run, **arguments)
             record.metrics = dict(produced["metrics"])
-            record.performance |= _performance(run)
+            if run.engine is not None:
+                record.performance |= run.engine.performance.take()
             if record.performance and record.iteration is not None:
                 log_iteration(run, record.iteration, record.performance)
             _put_into_store(run, stage, Path(produced["uri"]))
@@ -144,11 +145,6 @@ def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextMana
     if run.engine is None or not wanted or name not in COMPUTING:
         return nullcontext()
     return run.engine.profiled(run.path / layout.PROFILES / f"{iteration:04d}-{name}.json.gz")
-
-
-def _performance(run: Run) -> dict[str, float]:
-    """Speed of the engine in this step."""
-    return {} if run.engine is None else run.engine.performance.take()
 
 
 def _take_over(run: Run, stage: Stage) -> None:

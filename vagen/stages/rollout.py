@@ -229,10 +229,7 @@ def _staleness(trajectories: Sequence[Trajectory], iteration: int) -> dict[str, 
     ]
     if not lags:
         return {}
-    return {
-        "rollout/staleness": float(np.mean(lags)),
-        "rollout/staleness_max": float(max(lags)),
-    }
+    return {"rollout/staleness": float(np.mean(lags)), "rollout/staleness_max": float(max(lags))}
 
 
 def _varies(group: Sequence[Trajectory], metric: str) -> bool:

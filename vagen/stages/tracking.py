@@ -73,10 +73,7 @@ def _open_extra_trackers(run: Run, tracker: Tracker) -> None:
     """Opens the trackers of `infra.trackers` and sends committed metrics."""
     tracker.extra_trackers = [
         open_extra_tracker(
-            name,
-            run_dir=run.path,
-            run_name=run.name,
-            project=run.experiment.trainer.project_name,
+            name, run_dir=run.path, run_name=run.name, project=run.experiment.trainer.project_name
         )
         for name in run.infra.trackers
     ]

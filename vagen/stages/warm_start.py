@@ -38,8 +38,6 @@ from vagen.storage import commit_directory
 if TYPE_CHECKING:
     from vagen.models.loading import LanguageModel
 
-"""Expert episodes that a tiny model's tokenizer and image statistics are made from."""
-
 
 def warm_start(run: Run) -> dict[str, Any]:
     """Makes or checks the initial policy and commits it.
@@ -75,9 +73,7 @@ def warm_start(run: Run) -> dict[str, Any]:
                 pass
             return result(run.warm_start)
         language_model = load_model(
-            source,
-            device=device_of(run.infra),
-            dtype=getattr(torch, run.infra.dtype),
+            source, device=device_of(run.infra), dtype=getattr(torch, run.infra.dtype)
         )
         if run.infra.local.gradient_checkpointing:
             language_model.recompute_activations()

@@ -76,22 +76,16 @@ def engine_at(run: Run, version: str) -> Engine:
     saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
     engine = _load(run, version_before(saved + 1))
     for iteration in range(saved + 1, last + 1):
-        _repeat(run, engine, iteration)
-    return engine
-
-
-def _repeat(run: Run, engine: Engine, iteration: int) -> None:
-    """Repeats a committed update on the weights."""
-    if "rollback" in read_manifest(run.step(iteration, "update")).payload:
-        raise StorageError(
-            f"{run.checkpoint(iteration)} is gone, and what it held was rolled back to, not learnt"
+        if "rollback" in read_manifest(run.step(iteration, "update")).payload:
+            gone = run.checkpoint(iteration)
+            raise StorageError(f"{gone} is gone, and what it held was rolled back to, not learnt")
+        progress.note(
+            f"the weights after iteration {iteration + 1} were not saved: its update is done again"
         )
-    progress.note(
-        f"the weights after iteration {iteration + 1} were not saved: its update is done again"
-    )
-    batch, _ = read_batch(run, "update", iteration)
-    learn(run.experiment, engine, batch.trajectories, batch.images, iteration)
-    engine.version = version_after(iteration)
+        batch, _ = read_batch(run, "update", iteration)
+        learn(run.experiment, engine, batch.trajectories, batch.images, iteration)
+        engine.version = version_after(iteration)
+    return engine
 
 
 def _load(run: Run, version: str) -> Engine:

@@ -78,7 +78,6 @@ def make_client(options: S3Config) -> Any:
             "s3",
             endpoint_url=options.endpoint_url,
             region_name=region or "us-east-1",
-            verify=options.ca_bundle,
             config=config,
         )
 
@@ -103,7 +102,7 @@ def s3_errors(where: str) -> Iterator[None]:
         raise StorageError(f"cannot use {where}: set infra.s3.region (AWS_REGION)") from error
     except SSLError as error:
         raise StorageError(
-            f"cannot use {where}: its certificate is not trusted: set infra.s3.ca_bundle, or "
+            f"cannot use {where}: its certificate is not trusted: set AWS_CA_BUNDLE, or "
             f"correct infra.s3.endpoint_url ({_line(error)})"
         ) from error
     except (ConnectionError, HTTPClientError, RetriesExceededError) as error:

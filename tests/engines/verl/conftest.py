@@ -79,10 +79,7 @@ def two_ranks(make_experiment, vl_dir, vl_batch, tmp_path_factory) -> Story:
     from vagen.engines.verl.errors import EngineLost
 
     folder = tmp_path_factory.mktemp("two_ranks") / "checkpoint"
-    with (
-        nodes(2) as settings,
-        started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine,
-    ):
+    with nodes(2) as settings, started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine:
         story = tell(engine, vl_batch, folder)
         victim = engine.processes.places["rank 1"]
         # Stopped, it cannot take part in what the other rank begins with it.

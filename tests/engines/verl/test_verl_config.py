@@ -30,9 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def composed(
-    model: str,
-    overrides: Sequence[str] = (),
-    infra: Sequence[str] = ("engine=verl", "device=cpu"),
+    model: str, overrides: Sequence[str] = (), infra: Sequence[str] = ("engine=verl", "device=cpu")
 ) -> DictConfig:
     experiment = load_experiment("frozenlake-tiny", overrides)
     config = verl_config(experiment, load_infra(None, infra), model)

@@ -11,10 +11,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def resumed(two_ranks, one_rank, make_experiment, vl_dir, vl_batch):
     """The second update of a new engine with two ranks, from either checkpoint."""
-    with (
-        nodes(2) as settings,
-        started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine,
-    ):
+    with nodes(2) as settings, started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine:
         return [go_on(engine, vl_batch, story.checkpoint) for story in (two_ranks, one_rank)]
 
 

@@ -51,12 +51,7 @@ def _per_turn(inputs: AdvantageInputs, *, at_end: bool) -> tuple[Tensor, Tensor]
     rewards = turn_rewards(ends_N, tokens.take(inputs.rewards), turns.lines.numel())
     turn_values = values_N[valued_N]
     advantages = gae_scan(
-        turns,
-        rewards,
-        turn_values,
-        inputs.bootstrap_values,
-        gamma=inputs.gamma,
-        lam=inputs.lam,
+        turns, rewards, turn_values, inputs.bootstrap_values, gamma=inputs.gamma, lam=inputs.lam
     )
     returns_N = values_N.new_zeros(values_N.shape)
     returns_N[valued_N] = advantages + turn_values

@@ -22,19 +22,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vagen.config.infra import EnvironmentsConfig, LocalConfig
-from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
-from vagen.engines.base import (
-    Engine,
-    Finish,
-    Images,
-    OnProgress,
-    Step,
-    StepResult,
-)
-from vagen.engines.local.checkpoint import learner_files, load_learner, module_state
+from vagen.config.schema import ExperimentConfig, SamplingConfig, has_reference
+from vagen.engines.base import Engine, Finish, Images, OnProgress, Step, StepResult
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
-from vagen.engines.local.masters import MasterWeights
+from vagen.engines.local.learner import Learner, module_state
 from vagen.engines.local.packing import (
     ImageCache,
     PackedRows,
@@ -59,26 +51,6 @@ from vagen.rollout.play import check_failures, check_rendering, play
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.storage import write_files
-
-LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
-"""The loss of one micro batch."""
-
-
-class Learner:
-    """A network with its optimizer and its loss."""
-
-    def __init__(self, module: nn.Module, config: OptimConfig, loss: LossOf, mask: TokenMask):
-        self.module, self.loss, self.mask = module, loss, mask
-        self.masters = MasterWeights(module)
-        weights = self.masters.parameters
-        self.optimizer = torch.optim.AdamW(
-            weights,
-            lr=config.lr,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-            fused=weights[0].is_cuda,
-        )
-
 
 SLICE = 512
 """Action tokens whose logits are in memory at once where activations are computed again."""
@@ -265,7 +237,7 @@ class LocalEngine(Engine):
         model = self.actor.model
         files = {} if self.critic is None else {"critic.safetensors": module_state(self.critic)}
         for name, learner in self.learners.items():
-            files |= learner_files(name, learner.module, learner.masters, learner.optimizer)
+            files |= learner.files(name)
         writers: dict[str, Callable[[Path], None]] = {
             name: partial(save_file, tensors) for name, tensors in files.items()
         }
@@ -284,7 +256,7 @@ class LocalEngine(Engine):
         if self.critic is not None and not has_adapters(self.critic):
             self.critic.load_state_dict(load_file(directory / "critic.safetensors"))
         for name, learner in self.learners.items():
-            load_learner(directory, name, learner.module, learner.masters, learner.optimizer)
+            learner.load(directory, name)
         self.load_state(directory)
         self.version = version
 
@@ -337,11 +309,7 @@ class LocalEngine(Engine):
         return pack(rows, processed, self.processor, self.device, self.dtype, mask)
 
     def _step(
-        self,
-        step: Step,
-        rows: Sequence[TokenRow],
-        images: Images,
-        on_progress: OnProgress | None,
+        self, step: Step, rows: Sequence[TokenRow], images: Images, on_progress: OnProgress | None
     ) -> StepResult:
         """Accumulates micro batch gradients so that they sum exactly to the mini batch's."""
         learner = self.learners[step.network]

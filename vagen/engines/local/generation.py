@@ -125,11 +125,7 @@ class LocalPolicy:
         self.processor = language_model.processor
         self.device = language_model.device
         self.cache = SlotCache(
-            language_model.text_config,
-            slots,
-            length,
-            self.device,
-            language_model.model.dtype,
+            language_model.text_config, slots, length, self.device, language_model.model.dtype
         )
         self.slots = slots
         self._prefill_share = prefill_share

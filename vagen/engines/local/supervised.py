@@ -78,8 +78,6 @@ def learn_from_experts(
         losses.append(sum(found) / total)
         if on_step is not None:
             on_step(step, losses[-1])
-        if _reached(losses, config.stop_at_loss):
-            break
     work.close()
     model.eval()
     return losses
@@ -103,13 +101,6 @@ class _Imitation:
         loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")
         (loss / total).backward()
         return float(loss.detach())
-
-
-def _reached(losses: Sequence[float], target: float | None) -> bool:
-    """Whether the mean of the last `WINDOW` losses is at most the target."""
-    if target is None or len(losses) < WINDOW:
-        return False
-    return sum(losses[-WINDOW:]) / WINDOW <= target
 
 
 def _optimizers(

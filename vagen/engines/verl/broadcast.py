@@ -76,10 +76,7 @@ class BroadcastEngine(CheckpointEngine):
 
     @classmethod
     def build_topology(
-        cls,
-        actor_wg_world_size: int,
-        rollout_world_size: int,
-        metadata: list[Address | None],
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Address | None]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """Ranks in the process group: 0 is the sender, -1 are training ranks that do not send."""
         size = 1 + rollout_world_size

@@ -212,11 +212,7 @@ class VerlEngine(Engine):
         self._on_close()
 
     def _step(
-        self,
-        step: Step,
-        rows: Sequence[TokenRow],
-        images: Images,
-        on_progress: OnProgress | None,
+        self, step: Step, rows: Sequence[TokenRow], images: Images, on_progress: OnProgress | None
     ) -> StepResult:
         """One optimizer step of verl's workers, which split the mini batch.
 

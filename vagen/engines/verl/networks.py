@@ -38,10 +38,7 @@ from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
-from verl.workers.engine.fsdp.transformer_impl import (
-    FSDPEngineWithLMHead,
-    FSDPEngineWithValueHead,
-)
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from vagen.engines.local.packing import layout_of
 from vagen.engines.verl.checkpoint import ShardedState, whole
@@ -51,13 +48,7 @@ from vagen.engines.verl.rows import ACTIONS, ROWS, prepare_micro_batches, rows_o
 from vagen.envs.images import decode_png
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
-from vagen.models.vision import (
-    SHARED,
-    freeze_tower,
-    image_inputs,
-    prepare_vision,
-    tower_inputs,
-)
+from vagen.models.vision import SHARED, freeze_tower, image_inputs, prepare_vision, tower_inputs
 
 FRAMES_AT_ONCE = 32
 """Batch size of a frozen vision tower."""

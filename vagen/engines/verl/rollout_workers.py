@@ -95,12 +95,7 @@ class ServerPolicy:
         self.own_server = client.config.actor_rollout_ref.rollout.name == TORCH_ROLLOUT
 
     async def generate(
-        self,
-        *,
-        request_id: str,
-        prompt_ids: Sequence[int],
-        images: list[Image],
-        sampling: Sampling,
+        self, *, request_id: str, prompt_ids: Sequence[int], images: list[Image], sampling: Sampling
     ) -> Generation:
         """Continues `prompt_ids`; see `Policy.generate`."""
         output = await self.client.generate(

@@ -58,10 +58,7 @@ class StaticColumns(TypedDict):
 
 
 def entry_of(
-    row: TokenRow,
-    images: Images,
-    processor: Processor,
-    features: Mapping[str, Any] | None = None,
+    row: TokenRow, images: Images, processor: Processor, features: Mapping[str, Any] | None = None
 ) -> tuple[StaticColumns, list[int]]:
     """A row as the ranks store it, and the number of patches of each frame.
 

@@ -82,11 +82,7 @@ class FrozenLakeEnv(GridEnv):
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols, drawn = "".join(DRAWN), DRAWN
     places: ClassVar[dict[str, type[Place]]] = {"target": Target, "holes": Hole}
-    spots: ClassVar[dict[str, type[Spot]]] = {
-        "player": Player,
-        "target": TargetAt,
-        "holes": HoleAt,
-    }
+    spots: ClassVar[dict[str, type[Spot]]] = {"player": Player, "target": TargetAt, "holes": HoleAt}
     claims = (*places.values(), *spots.values())
     required = (Target, TargetAt)
     example_state: ClassVar[State] = {

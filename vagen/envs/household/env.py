@@ -145,7 +145,7 @@ class HouseholdEnv(TurnEnv):
         claims += [Condition(thing=held, condition=c) for c in state["conditions"].get(held, ())]
         kind, seen = state["goal"]["object"], set(state["seen"])
         claims += [
-            _lies(name, place)
+            Lies.model_validate({"thing": name, "side": preposition(place), "place": place})
             for name, place in state["where"].items()
             if kind_of(name) == kind and place in seen
         ]
@@ -237,7 +237,8 @@ class HouseholdEnv(TurnEnv):
         """The text view as an image, uint8 [256, 512, 3]."""
         image = Image.new("RGB", (PAGE[1], PAGE[0]), "white")
         font = ImageFont.load_default(13)
-        ImageDraw.Draw(image).multiline_text((8, 8), _folded(self.text_view()), "black", font)
+        lines = [part for line in self.text_view().splitlines() for part in textwrap.wrap(line, 72)]
+        ImageDraw.Draw(image).multiline_text((8, 8), "\n".join(lines), "black", font)
         return np.asarray(image).copy()
 
     def text_view(self) -> str:
@@ -309,17 +310,9 @@ class HouseholdEnv(TurnEnv):
         )
 
 
-def _lies(name: str, place: str) -> Lies:
-    return Lies.model_validate({"thing": name, "side": preposition(place), "place": place})
-
-
 def _world_of(state: State) -> World:
     return World.from_state({key: value for key, value in state.items() if key != "env_name"})
 
 
 def _at(place: str) -> str:
     return "in the hall" if place == HALL else f"at {place}"
-
-
-def _folded(text: str, width: int = 72) -> str:
-    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width))

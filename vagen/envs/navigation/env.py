@@ -112,10 +112,7 @@ _EXAMPLE = World(
     Plan(
         (Room(0.0, 6.0, 0.0, 6.0, "wood", "drywall"),),
         None,
-        (
-            Thing("sofa", "blue", 4.4, 5.6, 180, 0),
-            Thing("chair", "red", 2.5, 3.8, 180, 0),
-        ),
+        (Thing("sofa", "blue", 4.4, 5.6, 180, 0), Thing("chair", "red", 2.5, 3.8, 180, 0)),
     )
 )
 """The room of the prompt's example, with a sofa as target."""

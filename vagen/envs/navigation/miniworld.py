@@ -217,11 +217,7 @@ def _world_class() -> Any:
             params.set("cam_height", CAMERA_HEIGHT)
             params.set("sky_color", [1.0, 1.0, 1.0])
             super().__init__(
-                obs_width=side,
-                obs_height=side,
-                window_width=1,
-                window_height=1,
-                params=params,
+                obs_width=side, obs_height=side, window_width=1, window_height=1, params=params
             )
 
         def show(self, plan: Plan) -> None:
@@ -242,9 +238,7 @@ def _world_class() -> Any:
             for thing in self._plan.things:
                 entity = _entity(thing)
                 self.place_entity(
-                    entity,
-                    pos=np.array([thing.x, 0.0, -thing.z]),
-                    dir=math.radians(-thing.angle),
+                    entity, pos=np.array([thing.x, 0.0, -thing.z]), dir=math.radians(-thing.angle)
                 )
             self.place_entity(self.agent, pos=np.zeros(3), dir=0.0)
 

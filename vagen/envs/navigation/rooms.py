@@ -176,12 +176,7 @@ def _doorway(draw: Draw, low: float, high: float) -> float:
 
 
 def _place(
-    draw: Draw,
-    name: str,
-    index: int,
-    rooms: list[Room],
-    door: Door | None,
-    things: list[Thing],
+    draw: Draw, name: str, index: int, rooms: list[Room], door: Door | None, things: list[Thing]
 ) -> Thing | None:
     """An object of a type at a free position; None if there is none."""
     kind, room = KINDS[name], rooms[index]

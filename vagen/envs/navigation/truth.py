@@ -76,12 +76,7 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
     seen.sort(key=lambda entry: entry["distance"])
     return {
         "env_name": "Navigation",
-        "agent": {
-            "x": pose.x,
-            "z": pose.z,
-            "rotation": pose.rotation,
-            "horizon": pose.horizon,
-        },
+        "agent": {"x": pose.x, "z": pose.z, "rotation": pose.rotation, "horizon": pose.horizon},
         "target": _entry(pose, target),
         "objects": seen[:MAX_OBJECTS],
         "others": seen[MAX_OBJECTS:],

@@ -269,7 +269,8 @@ class PrimitiveSkillEnv(TurnEnv):
         if not self.config.vision_only:
             objects = self._state["objects"]
             places = " ".join(
-                _point(objects[each] if isinstance(each, str) else [*each]) for each in self._listed
+                "({}, {}, {})".format(*(objects[each] if isinstance(each, str) else each))
+                for each in self._listed
             )
             where = "at some of these places" if self.config.decoys else "at"
             lines.append(f"Things are {where}, in no particular order: {places}")
@@ -314,7 +315,3 @@ class PrimitiveSkillEnv(TurnEnv):
 
     def _brief_rules(self) -> str:
         return "move things . actions : pick(x,y,z) , place(x,y,z) , push(x1,y1,z1,x2,y2,z2)"
-
-
-def _point(place: list[int]) -> str:
-    return f"({', '.join(map(str, place))})"

@@ -69,11 +69,7 @@ class SokobanEnv(GridEnv):
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols, drawn = "".join(DRAWN), DRAWN
     places: ClassVar[dict[str, type[Place]]] = {"boxes": Box, "targets": Target}
-    spots: ClassVar[dict[str, type[Spot]]] = {
-        "player": Player,
-        "boxes": BoxAt,
-        "targets": TargetAt,
-    }
+    spots: ClassVar[dict[str, type[Spot]]] = {"player": Player, "boxes": BoxAt, "targets": TargetAt}
     claims = (*places.values(), *spots.values())
     required, half_credit = (Box, Target, BoxAt, TargetAt), False
     example_state: ClassVar[State] = {

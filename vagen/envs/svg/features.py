@@ -99,9 +99,7 @@ class DreamSimScorer(FeatureScorer):
         # DreamSim uses the output of the last block before the final layer norm.
         with torch.inference_mode():
             output = self._model(
-                pixel_values=_pixels(data, side, 224),
-                output_hidden_states=True,
-                **options,
+                pixel_values=_pixels(data, side, 224), output_hidden_states=True, **options
             )
         token = output.hidden_states[-1][0, 0].numpy()
         return _unit(token - token.mean())

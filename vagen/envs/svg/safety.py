@@ -148,8 +148,17 @@ def safe_document(text: str, side: int) -> str:
     Raises:
         UnsafeSVG: See `read_document`.
     """
-    root = read_document(text)
-    return _written(root, side)
+    root, own = read_document(text), ("viewBox", "width", "height", "x", "y")
+    attributes = {
+        "xmlns": SVG_NAMESPACE,
+        "width": str(side),
+        "height": str(side),
+        "viewBox": root.attributes.get("viewBox") or _sheet(root.attributes, side),
+        **{name: value for name, value in root.attributes.items() if name not in own},
+    }
+    parts: list[str] = []
+    _write(Element("svg", attributes, root.children), parts)
+    return "".join(parts)
 
 
 def colours_and_shapes(root: Element) -> list[list[str]]:
@@ -353,20 +362,6 @@ def _targets(element: Element) -> list[str]:
             targets.append(match.group(1))
         targets += [found.group(2) for found in _URL.finditer(value)]
     return targets
-
-
-def _written(root: Element, side: int) -> str:
-    own = ("viewBox", "width", "height", "x", "y")
-    attributes = {
-        "xmlns": SVG_NAMESPACE,
-        "width": str(side),
-        "height": str(side),
-        "viewBox": root.attributes.get("viewBox") or _sheet(root.attributes, side),
-        **{name: value for name, value in root.attributes.items() if name not in own},
-    }
-    parts: list[str] = []
-    _write(Element("svg", attributes, root.children), parts)
-    return "".join(parts)
 
 
 def _sheet(attributes: dict[str, str], side: int) -> str:

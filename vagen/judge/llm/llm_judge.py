@@ -2,7 +2,7 @@
 
 In environments with claims it lists the claims of a text without knowing the truth, and rules
 compare them: the score is the rule judge's. Otherwise it gets the truth and decides whether the
-text agrees.
+text agrees. A cascade asks rules first.
 """
 
 import asyncio
@@ -33,10 +33,12 @@ from vagen.judge.llm.prompts import (
     read_verification,
     verifier,
 )
-from vagen.judge.rule_judge import Reading, Rules
+from vagen.judge.rule_judge import Reading, RuleJudge, Rules
 from vagen.rollout.types import Verdict
 
 _COPIED = "copied_observation"
+_UNREAD = frozenset({"no_entity"})
+"""Flags of the rules for missing content, which may be in text that they did not understand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,7 @@ class LLMJudge:
         return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
 
     async def _answer(
-        self,
-        key: str,
-        question: Question,
-        kind: type[AnswerT],
-        read: Callable[[str], AnswerT],
+        self, key: str, question: Question, kind: type[AnswerT], read: Callable[[str], AnswerT]
     ) -> tuple[AnswerT, str]:
         """The answer to a question, and its source: cache or model."""
         if (kept := self._kept(key, kind)) is not None:
@@ -208,6 +206,33 @@ class LLMJudge:
     def _who(self) -> dict[str, Any]:
         """Parts of the cache key besides the question."""
         return {"prompt": PROMPT_VERSION, "model": self.client.name}
+
+
+@dataclass(eq=False, kw_only=True)
+class CascadeJudge(LLMJudge):
+    """Asks the language model only where rules cannot decide.
+
+    Rules decide where they understood the whole text. Otherwise the model decides, unless the gate
+    rejects the text or the understood part contradicts itself. In environments without rules the
+    model always decides.
+    """
+
+    reader: RuleJudge
+    """A judge with the same rules."""
+
+    async def score_section(self, section: str, text: str, state: State) -> SectionVerdict:
+        """Scores one text with the first judge that can."""
+        if (rules := self.rules) is None:
+            return await super().score_section(section, text, state)
+        reading = self.reader.read(text)
+        if reading.rejected:
+            return SectionVerdict(0.0, reading.flags, decided_by="gate")
+        if not reading.understood and _UNREAD.issuperset(reading.flags):
+            return await self.ask(section, text, state)
+        if reading.flags:
+            return SectionVerdict(0.0, reading.flags, decided_by="rules")
+        score, flags = rules.score(reading.content, rules.truth(state))
+        return SectionVerdict(score, flags, decided_by="rules", reading=reading)
 
 
 @dataclass(frozen=True, slots=True)
