@@ -39,7 +39,8 @@ check() {
         check_version Kueue 0.15 deployments --all-namespaces \
             --selector 'app.kubernetes.io/name=kueue,control-plane=controller-manager'
     fi
-    check_version "Kubeflow Pipelines" 2.17 deployment/ml-pipeline --namespace "$(site KFP_NAMESPACE)"
+    check_version "Kubeflow Pipelines" 2.17 deployments --all-namespaces \
+        --field-selector metadata.name=ml-pipeline
     check_addresses
     check_secrets "$1"
     [[ ${#problems[@]} -gt 0 ]] || check_admission "$1"

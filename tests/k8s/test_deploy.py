@@ -23,13 +23,13 @@ RECORDER = """#!/usr/bin/env bash
 number=$(ls "$CALLS" | wc -l)
 echo "$*" > "$CALLS/$(printf %03d "$number")"
 [[ "$*" == *"--filename -"* ]] && cat > "$CALLS/$(printf %03d "$number").stdin"
-if [[ "$*" == *--dry-run=server*--filename* && -n $REFUSED ]]; then echo -e "$REFUSED" >&2; exit 1; fi
+[[ "$*" == *--dry-run=server*--filename* && -n $REFUSED ]] && echo -e "$REFUSED" >&2 && exit 1
 for word in $MISSING; do [[ "$*" == *"$word"* ]] && exit 1; done
 case "$*" in
     *"get rayclusters"*) echo "$ANSWER" ;;
     *kuberay-operator*) echo "quay.io/kuberay/operator:${{KUBERAY:-v1.6.2}}" ;;
     *name=kueue*) echo "registry:5000/kueue/kueue:v0.19.2" ;;
-    *deployment/ml-pipeline*) echo "ghcr.io/kubeflow/kfp-api-server:${{KFP:-2.17.0}}" ;;
+    *metadata.name=ml-pipeline*) echo "ghcr.io/kubeflow/kfp-api-server:${{KFP:-2.17.0}}" ;;
     *endpoints*addresses*) echo "172.18.0.2 172.18.0.3" ;;
     *endpoints*port*) echo 16443 ;;
 esac
@@ -53,7 +53,13 @@ class Cluster:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs the script of the folder, where the site's file is as a site would have it."""
-        variables = {"CALLS": str(self.calls), "MISSING": "", "ANSWER": "", "REFUSED": "", **environment}
+        variables = {
+            "CALLS": str(self.calls),
+            "MISSING": "",
+            "ANSWER": "",
+            "REFUSED": "",
+            **environment,
+        }
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [self.folder / "k8s/deploy.sh", *arguments],
@@ -119,9 +125,14 @@ def test_deploy_checks_then_applies(cluster: Cluster) -> None:
         position(lines, "--namespace vagen get secret vagen-mlflow-s3"),
         position(lines, "--namespace vagen-rdma get secret vagen-s3"),
         position(lines, "--namespace kubeflow get secret vagen-s3"),
-        position(lines, "apply --server-side --force-conflicts --field-manager vagen --dry-run=server --k"),
+        position(
+            lines,
+            "apply --server-side --force-conflicts --field-manager vagen --dry-run=server --k",
+        ),
         position(lines, "delete job vagen-s3-bucket"),
-        position(lines, "apply --server-side --force-conflicts --field-manager vagen --kustomize kfp"),
+        position(
+            lines, "apply --server-side --force-conflicts --field-manager vagen --kustomize kfp"
+        ),
     ]
     assert order == sorted(order)
     assert "next:" in done.stdout
@@ -202,11 +213,8 @@ def test_the_secrets_asked_for_are_those_that_pods_cannot_start_without(
 def test_the_sites_components_change_the_secrets_asked_for(
     cluster: Cluster, component: str, asked: dict[str, bool]
 ) -> None:
-    line = f"#   - ../components/{component}"
-    rewrite(
-        cluster.folder / "k8s/site/kustomization.yaml",
-        {"# components:": "components:", line: line[1:].lstrip().rjust(len(line))},
-    )
+    line = f"- ../components/{component}"
+    rewrite(cluster.folder / "k8s/site/kustomization.yaml", {f"# {line}": line})
     done = cluster.run("deploy", "cpu", MISSING="secret")
     for secret, there in asked.items():
         for namespace in ("vagen", "kubeflow"):
@@ -217,13 +225,16 @@ def test_what_the_api_server_refuses_is_said_before_anything_changes(cluster: Cl
     done = cluster.run(
         "deploy",
         "cpu",
-        REFUSED='The StatefulSet "vagen-s3" is invalid: spec: Forbidden: updates to statefulset spec '
-        "for fields other than 'replicas' are forbidden\n"
+        REFUSED='The StatefulSet "vagen-s3" is invalid: spec: Forbidden: updates to statefulset '
+        "spec for fields other than 'replicas' are forbidden\n"
         'error: resource mapping not found: no matches for kind "PodMonitor"',
     )
     assert done.returncode == 2
     assert "delete statefulset vagen-s3 --cascade=orphan" in done.stderr
-    assert 'the API server refuses: error: resource mapping not found: no matches for kind "PodM' in done.stderr
+    assert (
+        'the API server refuses: error: resource mapping not found: no matches for kind "PodM'
+        in done.stderr
+    )
     assert not [
         line for line in cluster.told() if " apply" in f" {line}" and "--dry-run=server" not in line
     ]
@@ -268,4 +279,4 @@ def test_undeploy_refuses_while_runs_are_active(cluster: Cluster) -> None:
 def test_an_unknown_overlay_is_refused_with_those_that_exist(cluster: Cluster) -> None:
     done = cluster.run("deploy", "nothing")
     assert done.returncode == 2
-    assert "cpu h100 h100-multinode" in done.stderr
+    assert "cpu h100 h100-multinode tenant" in done.stderr

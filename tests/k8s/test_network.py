@@ -117,6 +117,7 @@ MLFLOW, DATABASE = pod("h100", "vagen-mlflow"), pod("h100", "vagen-mlflow-db")
 STORE, BUCKET = pod("h100", "StatefulSet/vagen-s3"), pod("h100", "vagen-s3-bucket")
 JUDGE, ENVIRONMENT = pod(ALL, "vagen-judge"), pod(ALL, "vagen-env")
 AGENT, KSERVE = pod(ALL, "Deployment/agent-lake"), pod(ALL, "InferenceService/agent-lake")
+BACKUP = pod(ALL, "CronJob/vagen-backup")
 CLIENT = Peer("robots", {"vagen.dev/agent-client": "true"})
 OPERATOR = {
     "app.kubernetes.io/name": "kuberay-operator",
@@ -163,6 +164,7 @@ MUST_PASS = [
     (ALL, JUDGE, OUTSIDE, 443),
     *((ALL, source, AGENT, 8000) for source in (KFP_STEP, CLIENT, PROMETHEUS)),
     *((ALL, agent, STORE, 8333) for agent in (AGENT, KSERVE)),
+    *((ALL, BACKUP, *end) for end in ((DATABASE, 5432), (STORE, 8333), (OUTSIDE, 443))),
 ]
 MUST_NOT_PASS = [
     ("h100", STRANGER, HEAD, 8265),
@@ -183,6 +185,7 @@ MUST_NOT_PASS = [
     ("h100", WORKER, ELSEWHERE, 443),
     ("h100", MLFLOW, ELSEWHERE, 443),
     (ALL, JUDGE, ELSEWHERE, 443),
+    *((ALL, BACKUP, *end) for end in ((MLFLOW, 5000), (HEAD, 8265), (ELSEWHERE, 443))),
     ("h100", KUBERAY, HEAD, 8265),
     ("h100", RUN_POD, HEAD, 8265),
     ("h100", KFP_STEP, HEAD, 6379),

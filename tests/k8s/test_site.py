@@ -1,5 +1,6 @@
 """One file per site: what is changed there is changed everywhere, and nothing else has to be."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,8 @@ NODES = {"VAGEN_TRAINER_IMAGE", "RDMA_RESOURCE", "RWX_STORAGE_CLASS"}
 """What only the overlays with GPUs, and with several nodes, have."""
 ROLES = {"S3_ROLE", "MLFLOW_S3_ROLE"}
 """What the component `identity` sets, which the site itself has."""
+TEMPLATE_NAMESPACE = "      namespace: vagen"
+"""Of the RayCluster's text, which the launcher leaves out."""
 OLD = (
     "registry.invalid",
     "chrislusf",
@@ -113,10 +116,36 @@ def test_variables_and_an_account_reach_the_namespace_of_kubeflow(elsewhere: Pat
     assert found["RoleBinding"]["subjects"][0]["namespace"] == "a-profile"
 
 
+def test_a_tenant_shares_nothing_with_the_first() -> None:
+    objects = load(kustomize(K8S / "overlays/tenant"))
+    text = kustomize(K8S / "overlays/tenant")
+    assert not re.search(
+        r"namespace: vagen$|\.vagen\.svc", text.replace(TEMPLATE_NAMESPACE, ""), re.M
+    )
+    namespaces = {
+        one["metadata"].get("namespace") for one in objects if one["kind"] != "RayCluster"
+    }
+    assert namespaces == {"vagen-b", None}
+    shared = {one["kind"] for one in objects if "namespace" not in one["metadata"]}
+    assert shared == {"Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue"}
+    (space,) = [one for one in objects if one["kind"] == "Namespace"]
+    (policy,) = [one for one in objects if one["metadata"]["name"] == "from-runs"]
+    own = policy["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"]
+    assert own.items() <= space["metadata"]["labels"].items()
+    first = load(kustomize(K8S / "overlays/h100"))
+    (other,) = [one for one in first if one["kind"] == "Namespace"]
+    assert not own.items() <= other["metadata"]["labels"].items()
+    queues = [one for one in (*first, *objects) if one["kind"] == "ClusterQueue"]
+    assert [one["metadata"]["name"] for one in queues] == ["vagen", "vagen-b"]
+    assert {one["spec"]["cohortName"] for one in queues} == {"vagen"}
+    steps = load(kustomize(K8S / "overlays/tenant/kfp"))
+    assert {one["metadata"]["namespace"] for one in steps} == {"vagen-b-steps"}
+
+
 def test_accounts_pull_and_reach_the_store_as_the_site_says(elsewhere: Path) -> None:
     site = elsewhere / "k8s/site/kustomization.yaml"
     lines = site.read_text()
-    site.write_text(lines.replace("# components:", "components:").replace("#   - ..", "  - .."))
+    site.write_text(lines.replace("# - ..", "- .."))
     try:
         rendered = [load(kustomize(elsewhere / name)) for name in ("k8s/kfp", f"tests/k8s/{EVERY}")]
     finally:

@@ -1,6 +1,6 @@
 """Copies the dump of MLflow's database and the buckets to another store, or back.
 
-    backup.py out|back
+backup.py out|back
 """
 
 import os
