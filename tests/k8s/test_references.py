@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from rendered import K8S, RENDERINGS, ROOT, Pod, of_kind, pods, render
 
 from vagen.cluster.dashboard import TOKEN_KEY
@@ -202,3 +203,13 @@ def test_mlflow_answers_to_the_name_that_clients_use() -> None:
     for host in (site()["MLFLOW_TRACKING_URI"].removeprefix("http://"), "localhost:5000"):
         assert any(fnmatch(host, pattern) for pattern in patterns)
     assert not any(fnmatch("evil.example:5000", pattern) for pattern in patterns)
+
+
+def test_examples_of_gitops_name_folders_that_are_here() -> None:
+    found = [
+        one
+        for path in (K8S / "gitops").glob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+    ]
+    paths = {str(one["spec"].get("source", one["spec"]).get("path", "k8s/kfp")) for one in found}
+    assert {ROOT / path for path in paths} == {K8S / "overlays/h100", K8S / "kfp"}

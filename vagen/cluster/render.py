@@ -4,7 +4,7 @@ KubeRay accepts a RayCluster that violates them but then ignores it. The checks 
 KubeRay 1.6, ray-operator/controllers/ray.
 """
 
-import copy
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -90,7 +90,7 @@ def render_raycluster(
     Raises:
         ClusterError: KubeRay would reject the result; the message says why.
     """
-    manifest = copy.deepcopy(template)
+    manifest = json.loads(json.dumps(template))  # parts that YAML's anchors share become copies
     manifest["apiVersion"], manifest["kind"] = "ray.io/v1", "RayCluster"
     labels = {**(labels or {}), **run_labels(run)}
     metadata = manifest.setdefault("metadata", {})
