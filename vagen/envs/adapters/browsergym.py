@@ -39,16 +39,15 @@ class BrowserGymConfig(ForeignConfig):
     task: str = Field(pattern=r"^\w+(\.[\w.-]+)?$")
     """Its id, such as `miniwob.click-test`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of BrowserGym's environment, such as `slow_mo` (ms) and
-    `pre_observation_delay` (s)."""
+    """Further arguments of BrowserGym's environment."""
     action_subsets: tuple[str, ...] = ("miniwob_all",)
-    """Subsets of BrowserGym's actions. Some open any address or file: see its documentation."""
+    """Subsets of BrowserGym's actions; some open any address or file."""
     marks: bool = False
     """Whether images have the elements' ids."""
     actions: dict[str, Any] = Field(default_factory=dict, max_length=0)
     """Empty: see `action_subsets`."""
     prompt: str = ""
-    """Description of task and actions; empty: BrowserGym's of its actions."""
+    """Empty: BrowserGym's description of its actions."""
     action_sep: str = "|"
     """Separator of actions."""
     timeout: PositiveFloat = 60.0
@@ -144,7 +143,8 @@ class BrowserGymEnv(ForeignEnv):
             # The address of a page on disk is another on each machine.
             ignored_properties=(*obs.IGNORED_AXTREE_PROPERTIES, "url"),
         )
-        texts = (observation["goal"], observation["last_action_error"], tree)
+        failed = observation["last_action_error"].partition("\n")[0]  # then a log with times
+        texts = (observation["goal"], failed, tree)
         self._goal, self._error, self._tree = (
             text.replace(IMAGE_PLACEHOLDER, "image") for text in texts
         )
