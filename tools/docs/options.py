@@ -85,9 +85,9 @@ def _sections(
     if title and prefix:
         yield f"### `{place}`"
     known = next((base for base in model.__mro__ if base in shown), None)
-    if known is None:
+    if known is None and title:
         yield " ".join((model.__doc__ or "").split())
-    else:
+    elif known:
         names = [name for name in leaves if name in known.model_fields]
         leaves = {
             name: field

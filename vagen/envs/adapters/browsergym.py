@@ -120,7 +120,7 @@ class BrowserGymEnv(ForeignEnv):
         return self._gym
 
     def _call(self, work: Callable[[], ResultT], what: str) -> ResultT:
-        """Calls `work` in the thread of browsers; after a failure the next reset starts anew."""
+        """Calls `work` in the thread of browsers; after a failure the next reset starts again."""
         try:
             return _thread(os.getpid()).submit(work).result(self.config.timeout)
         except Exception as error:  # any failure of BrowserGym, of Playwright, of the browser

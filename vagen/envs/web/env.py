@@ -152,7 +152,7 @@ class WebConfig(EnvConfig):
     finish: Literal["auto", "done"] = "auto"
     """What ends an episode: success, or `done()`."""
     max_actions_per_step: PositiveInt = 3
-    """Maximum actions in one response; a further one is invalid."""
+    """Maximum actions in one response."""
     action_sep: str = "|"
     """Separator of actions."""
     max_steps: PositiveInt = 30
