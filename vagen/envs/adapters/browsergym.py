@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, field_validator
@@ -106,8 +107,6 @@ class BrowserGymEnv(ForeignEnv):
     def _inner(self) -> Any:
         """The environment, in the thread of browsers."""
         if self._gym is None:
-            import gymnasium
-
             task, kwargs = self.config.task, dict(self.config.kwargs)
             package = task.partition(".")[0]
             importlib.import_module(f"browsergym.{package}" if "." in task else "browsergym.core")
@@ -124,11 +123,11 @@ class BrowserGymEnv(ForeignEnv):
         try:
             return _thread(os.getpid()).submit(work).result(self.config.timeout)
         except Exception as error:  # any failure of BrowserGym, of Playwright, of the browser
-            self._gym = None
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, TimeoutError):
                 _thread.cache_clear()  # leaves the browser that hangs
                 told = f"took more than {self.config.timeout:g} s"
+            self.close()
             raise AdapterError(f"{self.config.task} {what}: {told}") from error
 
     def _keep(self, observation: dict[str, Any]) -> None:
@@ -225,14 +224,14 @@ def _actions(subsets: tuple[str, ...]) -> Any:
     try:
         from browsergym.core.action.highlevel import HighLevelActionSet
     except ModuleNotFoundError as error:
-        raise AdapterError(f"{error.name} is not installed: {INSTALL}") from error
+        raise AdapterError(f"BrowserGym needs {error.name}: {INSTALL}") from error
     return HighLevelActionSet(list(subsets), multiaction=False, strict=True)
 
 
 def _pages() -> str:
     """Address of MiniWoB++'s pages, those of the package `miniwob`."""
     if (found := find_spec("miniwob")) is None or found.origin is None:
-        raise AdapterError(f"MINIWOB_URL is not set, and miniwob is not installed: {INSTALL}")
+        raise AdapterError(f"MINIWOB_URL is not set, and there is no package miniwob: {INSTALL}")
     return f"{(Path(found.origin).parent / 'html' / 'miniwob').as_uri()}/"
 
 
@@ -240,42 +239,27 @@ def _pages() -> str:
 def _thread(_: int) -> DaemonThread:
     """The thread of all browsers of this process, as Playwright's synchronous interface asks."""
     thread = DaemonThread()
-    thread.submit(_use_shared_browsers)
+    thread.submit(_share_browsers)
     return thread
 
 
-def _use_shared_browsers() -> None:
+def _share_browsers() -> None:
+    """Gives BrowserGym, which starts and ends two browsers an episode, those of the process.
+
+    There is one for each set of options, this machine's Chromium.
+    """
     import browsergym.core
     from playwright.sync_api import sync_playwright
 
-    browsergym.core._set_global_playwright(_Playwright(sync_playwright().start()))
+    playwright: Any = sync_playwright().start()
+    start, started = playwright.chromium.launch, dict[str, Any]()
 
-
-class _Lent:
-    """An object whose `own` attributes take the place of those that it has."""
-
-    def __init__(self, lender: Any, **own: Any) -> None:
-        vars(self).update(own)
-        self._lender = lender
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lender, name)
-
-
-class _Playwright(_Lent):
-    """Playwright that starts this machine's Chromium, once for each set of options.
-
-    BrowserGym starts and ends two for each episode.
-    """
-
-    def __init__(self, playwright: Any) -> None:
-        super().__init__(playwright, chromium=self)
-        self._started: dict[str, Any] = {}
-
-    def launch(self, **options: Any) -> Any:
-        """A browser that outlives its `close`; BrowserGym closes what it opened in it."""
+    def launch(**options: Any) -> Any:
         key = repr(sorted(options.items()))
-        if key not in self._started or not self._started[key].is_connected():
-            options.setdefault("executable_path", installed())
-            self._started[key] = self._lender.chromium.launch(**options)
-        return _Lent(self._started[key], close=lambda: None)
+        if key not in started or not started[key].is_connected():
+            started[key] = start(**{"executable_path": installed(), **options})
+            started[key].close = lambda: None  # BrowserGym closes what it opened in it
+        return started[key]
+
+    playwright.chromium.launch = launch
+    browsergym.core._set_global_playwright(playwright)

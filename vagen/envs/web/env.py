@@ -418,11 +418,8 @@ class WebEnv(TurnEnv):
         lines: dict[int, list[str]] = {}
         mark = 0
         for each in self._state["elements"]:
-            words = (
-                each["name"]
-                if each["role"] in ("text", "title")
-                else f"{each['role']} {each['name']}"
-            )
+            role = "" if each["role"] in ("text", "title") else f"{each['role']} "
+            words = f"{role}{each['name']}"
             if "id" in each:
                 mark += 1
                 words = f"[{mark}] {words}"
