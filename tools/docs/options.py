@@ -51,7 +51,8 @@ def render() -> str:
             key: field
             for key, field in own.model_fields.items()
             if key not in common
-            or (field.default, field.description) != (common[key].default, common[key].description)
+            or field.default != common[key].default
+            or (name in adapters and field.description != common[key].description)
         }
         title = f"`{name}`" if name in classes else name
         parts += [f"## Options of {title}", _entries(changed, options, None, typed=common)]

@@ -42,8 +42,7 @@ class FrozenLakeConfig(GridConfig):
     """Most moves of the shortest safe path; null: no limit."""
     state_objects: Literal["target", "near", "all"] | None = None
     """Objects in state texts: the target, also the holes next to the player (`near`), or every hole
-    (`all`); null is `target` in brief prompts and `all` in full ones. A grid of symbols always
-    shows every hole."""
+    (`all`); null is `target` in brief prompts and `all` in full ones."""
 
     @model_validator(mode="after")
     def _distances_in_order(self) -> "FrozenLakeConfig":

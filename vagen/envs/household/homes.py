@@ -34,7 +34,7 @@ class HouseholdConfig(EnvConfig):
     }
 
     render_mode: Literal["text"] = "text"
-    """Always `text`: there are no images of this home."""
+    """Always `text`."""
     max_actions_per_step: PositiveInt = 1
     """Maximum actions in one response."""
     max_steps: PositiveInt = 50
