@@ -35,7 +35,7 @@ experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
 INFRA ?= kubernetes-cpu
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql \
-	buildah mmdebstrap podman runc $(shell grep -qs '^ID=debian' /etc/os-release && echo chromium)
+	buildah mmdebstrap podman runc $(shell grep -qs '^ID=debian' /etc/os-release && echo chromium-headless-shell)
 ENV ?= FrozenLake
 ARGS ?=
 SWEEP ?= presets-seeds
@@ -49,7 +49,7 @@ GPU_PYTHON ?= $(VERL_VENV)/bin/python
 .PHONY: help venv venv-verl run sweep pipeline resume eval serve view play ui doctor plan compile submit deploy-agent status logs gc \
 	check lock test test-cluster test-foreign test-interop test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
-	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
+	bench-advantage bench-browsers bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-pretrained bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu pack-gpu clean
 
@@ -220,7 +220,7 @@ test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts a
 test-verl: $(VERL_READY) ## Install verl and Ray in .venv-verl, test the distributed engine on the CPU
 	$(VERL_VENV)/bin/python -m pytest tests/engines/verl tests/launch
 
-test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
+test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (3 minutes)
 	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
 
 test-interop: $(INTEROP_READY) ## Play environments in verifiers, Inspect AI, OpenEnv, each in a venv (4 minutes)
@@ -293,6 +293,9 @@ bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a la
 bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with one that cannot
 	$(BIN)/python benchmarks/judge_hacking.py $(ARGS)
 	$(BIN)/python benchmarks/judge_hacking_model.py
+
+bench-browsers: $(FOREIGN_READY) ## Measure Web's speed and memory beside BrowserGym's MiniWoB++
+	$(FOREIGN_VENV)/bin/python benchmarks/browsers.py $(ARGS)
 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)

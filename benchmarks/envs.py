@@ -16,7 +16,8 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -85,19 +86,26 @@ TURNS = 200
 EXPERT_SEEDS = 200
 
 
-def children_seconds() -> float:
-    """CPU time of the processes that this one has started and that still run."""
-    ticks, open_processes = 0, [os.getpid()]
-    while open_processes:
-        process = open_processes.pop()
+def processes_below(top: int) -> Iterator[int]:
+    """Processes that one has started and that still run, and theirs."""
+    for task in Path(f"/proc/{top}/task").iterdir():
         try:
-            if process != os.getpid():
-                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
-            for task in Path(f"/proc/{process}/task").iterdir():
-                open_processes += map(int, (task / "children").read_text().split())
+            children = (task / "children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
+        for child in map(int, children):
+            yield child
+            with suppress(FileNotFoundError):
+                yield from processes_below(child)
+
+
+def children_seconds() -> float:
+    """CPU time of the processes that this one has started and that still run."""
+    ticks = 0
+    for process in processes_below(os.getpid()):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -19,7 +19,7 @@ $(VALIDATE_READY): constraints/validate.txt
 	$(call install,$(VALIDATE_VENV),-r constraints/validate.txt)
 	@touch $@
 
-images: ## Build what OVERLAY needs (CONTAINER=, REGISTRY=, TAG=); PUSH=1 pushes and fills the site file
+images: ## Build what OVERLAY needs (CONTAINER=, REGISTRY=, TAG=; PUSH=1 also pins the site)
 	@images/overlay.sh $(OVERLAY) $(REGISTRY) $(TAG)
 
 image-digests: ## Write today's digests of the base images to images/bases.env

@@ -517,3 +517,12 @@ def test_one_that_never_returns_does_not_keep_the_process(where):
     command = [sys.executable, "-c", HANGS, where]
     done = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True)
     assert "TimeoutError" in done.stderr and ("plays" in done.stdout) == (where == "step")
+
+
+def test_browsergym_that_is_not_installed_is_named(monkeypatch):
+    from vagen.envs.adapters.browsergym import _actions
+
+    _actions.cache_clear()
+    monkeypatch.setitem(sys.modules, "browsergym", None)
+    with pytest.raises(AdapterError, match=r"BrowserGym needs browsergym.*: pip install"):
+        envs.make("BrowserGym", {"task": "miniwob.click-test"})

@@ -1,11 +1,14 @@
 """Installed environments of others, by `check_env`: what each gives here (`make test-foreign`)."""
 
 import re
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from vagen import envs
+from vagen.envs.adapters import AdapterError
+from vagen.envs.web.browser import installed
 
 pytest.importorskip("ale_py", reason="make test-foreign installs environments of others")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -78,3 +81,83 @@ def test_highway_is_not_black():
     options = {"id": "highway_env:highway-fast-v0", "actions": {"idle": 1}, "prompt": "Drive."}
     observation, _ = envs.make("Gymnasium", options).reset(seed=0)
     assert observation["images"][0].mean() > 90
+
+
+QUICK = {"slow_mo": 0, "pre_observation_delay": 0.05}
+NO_CHROMIUM = pytest.mark.skipif(not installed(), reason="no chromium: make system-packages")
+
+
+def answer(action: str) -> str:
+    return f"<think>so</think><answer>{action}</answer>"
+
+
+def miniwob(task: str, **options: Any) -> Any:
+    return envs.make("BrowserGym", {"task": f"miniwob.{task}", "kwargs": QUICK, **options})
+
+
+def button(text: str, name: str) -> str:
+    """The id of a button in the text of a page."""
+    return re.search(rf"\[(\d+)\] button '{name}'", text, re.IGNORECASE)[1]
+
+
+@NO_CHROMIUM
+def test_tasks_of_miniwob_are_solved_and_failed_by_their_ids_and_by_the_mouse():
+    with closing(miniwob("enter-text", render_mode="text", max_actions_per_step=2)) as env:
+        for seed in range(2):
+            text = env.reset(seed=seed)[0]["text"]
+            wanted = re.search(r'Enter "(\w+)" into the text field', text)[1]
+            field = re.search(r"\[(\d+)\] textbox", text)[1]
+            told = answer(f"fill('{field}', '{wanted}') | click('{button(text, 'Submit')}')")
+            observation, reward, terminated, _, info = env.step(told)
+            assert (reward, terminated, info["success"]) == (1.5, True, True), observation["text"]
+        env.reset(seed=1)
+        _, reward, terminated, _, info = env.step(answer(f"click('{button(text, 'Submit')}')"))
+        assert (reward, terminated, info["success"]) == (0.5, True, False)
+    with closing(miniwob("click-button", action_subsets=["coord"])) as env:
+        observation, _ = env.reset(seed=3)
+        assert observation["images"][0].shape == (321, 498, 3)
+        name = re.search(r'Click on the "(.*)" button', observation["text"])[1]
+        left, top, width, height = env._elements[button(env.text_view(), name)]["bbox"]
+        told = answer(f"mouse_click({left + width / 2}, {top + height / 2})")
+        assert env.step(told)[4]["success"]
+
+
+@NO_CHROMIUM
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        # A picture is the same again when what moves has come to rest.
+        ("click-test", {"kwargs": {}}),
+        ("click-checkboxes", {"render_mode": "text"}),
+    ],
+)
+def test_a_task_of_miniwob_keeps_the_contract(task, options):
+    with closing(miniwob(task, max_steps=4, **options)) as env:
+        assert envs.check_env(env, seconds=600) == []
+
+
+@NO_CHROMIUM
+def test_actions_of_browsergym_are_read_and_what_fails_or_hangs_is_told():
+    with closing(miniwob("click-test", timeout=30)) as env:
+        actions = env.parse(answer('click("13", button = "left")')).actions
+        assert actions == ("click('13', button='left')",)
+        for wrong in (
+            *("goto('file:///etc/passwd')", "upload_file('1', '/etc/passwd')", "click(13"),
+            *("noop(1e9)", "noop(wait_ms=1e9)", "click(open('x'))", "click('1'); exit()"),
+        ):
+            assert not env.parse(answer(wrong)).actions, wrong
+        env.reset(seed=0)
+        observation, reward, terminated, *_ = env.step(answer("click('999')"))
+        assert "The action failed: " in observation["text"] and "999" in observation["text"]
+        assert (reward, terminated) == (0.5, False)
+        patient = env.config
+        env.config = patient.model_copy(update={"timeout": 0.5})
+        with pytest.raises(AdapterError, match=r"click-test step: took more than 0\.5 s"):
+            env.step(answer("noop(5000)"))
+        env.config = patient
+        env.reset(seed=0)
+        assert "Click the button" in env.step(answer("noop(1)"))[0]["text"]
+    with pytest.raises(AdapterError, match=r"no-such-task reset: NameNotFound"):
+        miniwob("no-such-task").reset(seed=0)
+    with pytest.raises(ValueError, match="Unknown high-level action subspace: all"):
+        miniwob("click-test", action_subsets=["all"])

@@ -15,6 +15,7 @@ from vagen.config.errors import ANY_KEY, section_of
 from vagen.config.infra import InfraConfig
 from vagen.config.presets import PRESETS
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.adapters.foreign import ForeignConfig
 from vagen.envs.config import EnvConfig
 from vagen.envs.registry import ADAPTERS, ENVIRONMENTS
 
@@ -42,15 +43,19 @@ def render() -> str:
     parts += ["## Infra", *_sections(InfraConfig, (), shown)]
     parts += ["## Options of every environment"]
     parts += _sections(EnvConfig, options, shown, title=False)
-    common = EnvConfig.model_fields
-    for name, entry in (ENVIRONMENTS | ADAPTERS).items():
-        own = entry.config_class
+    classes = {name: entry.config_class for name, entry in (ENVIRONMENTS | ADAPTERS).items()}
+    adapters = [name for name, own in classes.items() if issubclass(own, ForeignConfig)]
+    for name, own in {_names(adapters): ForeignConfig, **classes}.items():
+        common = (ForeignConfig if name in adapters else EnvConfig).model_fields
         changed = {
             key: field
             for key, field in own.model_fields.items()
-            if key not in common or field.default != common[key].default
+            if key not in common
+            or field.default != common[key].default
+            or (name in adapters and field.description != common[key].description)
         }
-        parts += [f"## Options of `{name}`", _entries(changed, options, None, typed=common)]
+        title = f"`{name}`" if name in classes else name
+        parts += [f"## Options of {title}", _entries(changed, options, None, typed=common)]
     parts += ["## Presets", _presets()]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -81,9 +86,9 @@ def _sections(
     if title and prefix:
         yield f"### `{place}`"
     known = next((base for base in model.__mro__ if base in shown), None)
-    if known is None:
+    if known is None and title:
         yield " ".join((model.__doc__ or "").split())
-    else:
+    elif known:
         names = [name for name in leaves if name in known.model_fields]
         leaves = {
             name: field
@@ -170,17 +175,26 @@ def _annotation(annotation: Any) -> str:
         return f"list of {one}" if one.startswith("`") else f"list of {one}s"
     if origin is tuple:
         return f"list of {len(arguments)} {_annotation(arguments[0])}s"
-    if origin is dict:
+    if origin in (dict, Mapping):
         return "mapping"
     if annotation is types.NoneType:
         return "null"
     return {str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
 
 
+def _choices(annotation: Any) -> list[Any]:
+    """What the members of a list may be, in order; none if there is no list of it."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _choices(typing.get_args(annotation)[0])
+    return [each for part in typing.get_args(annotation) for each in typing.get_args(part)]
+
+
 def _default(name: str, field: FieldInfo, values: BaseModel | None) -> str:
     if field.is_required():
         return "; required"
     value = getattr(values, name) if values else field.get_default(call_default_factory=True)
+    if isinstance(value, tuple) and value and [*value] == _choices(field.annotation):
+        return "; default all"
     return "" if value is None and field.default is None else f"; default `{json.dumps(value)}`"
 
 

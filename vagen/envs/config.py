@@ -46,14 +46,14 @@ class EnvConfig(Section):
     tags: Tags = Tags()
     """Names of the tags in a response."""
     memory: Annotated[bool, DIGEST_EXEMPT] = False
-    """Whether the last section of a response decides on the observation before it: `keep` or
-    `drop`. Set by `rollout_manager.context=gate`, which acts on it."""
+    """Whether the last section of a response keeps or drops the observation before it. Set by
+    `rollout_manager.context=gate`."""
     max_actions_per_step: PositiveInt = 3
     """Maximum actions in one response; a further one is invalid."""
     action_sep: str = ","
     """Separator of the actions in an answer."""
     max_steps: PositiveInt = 100
-    """Number of actions after which the episode is truncated."""
+    """Actions until truncation."""
     reward: RewardPreset = "vagen-legacy"
     """Reward preset."""
     reward_overrides: dict[str, float] = Field(default_factory=dict)
@@ -61,8 +61,8 @@ class EnvConfig(Section):
     expert_actions_per_turn: PositiveInt = 1
     """Actions per response of the expert."""
     expert_random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
-    """Share of the expert's responses with a random action, whose outcome it predicts truly. Set by
-    `warm_start.random_moves` for training on the expert."""
+    """Share of the expert's responses with a random action and its true outcome. Set by
+    `warm_start.random_moves`."""
 
     @field_validator("prompt_format")
     @classmethod

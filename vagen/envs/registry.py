@@ -64,6 +64,7 @@ ADAPTERS: dict[str, EnvironmentEntry] = {
     "Gymnasium": EnvironmentEntry("Gymnasium", "vagen.envs.adapters.gymnasium:GymnasiumEnv"),
     "GymImageEnv": EnvironmentEntry("GymImageEnv", "vagen.envs.adapters.gym_image:GymImageAdapter"),
     "OpenEnv": EnvironmentEntry("OpenEnv", "vagen.envs.adapters.openenv:OpenEnvAdapter"),
+    "BrowserGym": EnvironmentEntry("BrowserGym", "vagen.envs.adapters.browsergym:BrowserGymEnv"),
 }
 """Names for adapted environments, which the options specify."""
 

@@ -276,7 +276,7 @@ class TurnEnv(AgentEnv):
         return observation, env_reward + format_reward, terminated, truncated, info
 
     def _most_steps(self) -> int:
-        """Number of actions after which the episode is truncated."""
+        """Actions until truncation."""
         return self.config.max_steps
 
     def state(self) -> State:

@@ -20,6 +20,7 @@ from vagen.envs.web.screen import Action, Screen
 from vagen.service import Environments
 
 TASKS = get_args(TaskName)
+FOCUSED = "(document.activeElement.closest('[data-id]') ?? { dataset: { id: null } }).dataset.id"
 pytestmark = pytest.mark.skipif(not installed(), reason="no chromium: make system-packages")
 
 
@@ -75,7 +76,7 @@ def test_the_browser_does_what_the_model_says(task):
             env._refresh()
             assert env._screen.to_state() == model.to_state(), action
             assert env._elements == model.elements, action
-            assert evaluated(env, "focused()") == model.focus, action
+            assert evaluated(env, FOCUSED) == model.focus, action
 
 
 def test_the_same_actions_give_the_same_pictures_in_any_page():

@@ -74,7 +74,7 @@ class BlackjackConfig(EnvConfig):
     prompt_format: PromptFormat = "grounding_worldmodeling"
     """Reasoning strategy, with suffix `_structured` for structured state texts."""
     max_actions_per_step: PositiveInt = 1
-    """Maximum actions in one response; the next card is seen before the next choice."""
+    """Maximum actions in one response."""
     side: int = Field(300, ge=96, le=512)
     """Side of the image in pixels."""
 

@@ -37,13 +37,12 @@ class FrozenLakeConfig(GridConfig):
     success_rate: float = Field(1 / 3, ge=0.0, le=1.0)
     """Probability of the intended move on slippery ice; otherwise to either side equally."""
     min_distance: PositiveInt = 1
-    """Minimum length of the shortest safe path, in moves."""
+    """Fewest moves of the shortest safe path."""
     max_distance: PositiveInt | None = None
-    """Maximum length of the shortest safe path, in moves; null for no limit."""
+    """Most moves of the shortest safe path; null: no limit."""
     state_objects: Literal["target", "near", "all"] | None = None
     """Objects in state texts: the target, also the holes next to the player (`near`), or every hole
-    (`all`); null is `target` in brief prompts and `all` in full ones. A grid of symbols always
-    shows every hole."""
+    (`all`); null is `target` in brief prompts and `all` in full ones."""
 
     @model_validator(mode="after")
     def _distances_in_order(self) -> "FrozenLakeConfig":

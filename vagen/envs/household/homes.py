@@ -34,11 +34,11 @@ class HouseholdConfig(EnvConfig):
     }
 
     render_mode: Literal["text"] = "text"
-    """Always `text`: there are no images of this home."""
+    """Always `text`."""
     max_actions_per_step: PositiveInt = 1
     """Maximum actions in one response."""
     max_steps: PositiveInt = 50
-    """Number of actions after which the episode is truncated."""
+    """Actions until truncation."""
     rooms: int = Field(4, ge=1, le=4)
     """Number of rooms, including a kitchen."""
     objects: int = Field(20, ge=4, le=40)

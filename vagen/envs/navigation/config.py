@@ -33,30 +33,27 @@ class NavigationConfig(EnvConfig):
     `complex_instruction` its place among similar objects; in `long_horizon` it is not visible at
     the start."""
     max_actions_per_step: PositiveInt = 5
-    """Maximum actions in one response; a further one is invalid."""
+    """Maximum actions in one response."""
     max_steps: PositiveInt = 30
-    """Number of primitive moves after which the episode is truncated."""
+    """Moves until truncation."""
     kinds: Annotated[tuple[str, ...] | None, DIGEST_EXEMPT] = None
     """Types of objects in the rooms, at least three; null for all."""
     starts: Annotated[Literal["facing", "anywhere"], DIGEST_EXEMPT] = "facing"
-    """Start of episodes, except for `long_horizon`. `facing`: 2.51 to 3 m from the visible target,
-    as in VAGEN, where walking ahead often succeeds; `anywhere`: 3.5 to 5 m from it in the same
-    room, with a random rotation."""
+    """Start, except for `long_horizon`. `facing`: 2.51 to 3 m from the visible target, as in
+    VAGEN; `anywhere`: 3.5 to 5 m from it in the same room, with a random rotation."""
     spare_moves: Annotated[NonNegativeInt | None, DIGEST_EXEMPT] = None
-    """Primitive moves beyond the shortest path after which the episode is truncated; null: only
-    `max_steps` applies."""
+    """Moves beyond the shortest path until truncation; null: only `max_steps` counts."""
     step_size: float | None = Field(None, gt=0.05, le=1.0)
-    """Metres per move; null for the reward preset's (.5, or .3 of `vagen-new`)."""
+    """Metres per move; null: the reward preset's."""
     success_distance: float | None = Field(None, ge=0.5, le=2.5)
-    """Distance from the target in metres, on the floor plan, that counts as success; null for the
-    reward preset's (1.5, or 1.0 of `vagen-new`)."""
+    """Distance on the floor plan that is success, in metres; null: the reward preset's."""
     field_of_view: float = Field(100.0, ge=30.0, le=140.0)
     """Field of view of the square image, in degrees."""
     picture_size: int = Field(255, ge=32, le=1024)
     """Side of the image in pixels."""
     state_objects: Literal["target", "all"] | None = None
-    """Objects in state texts: the target, or also the nearest visible objects; null is `target` in
-    brief prompts and `all` in full ones."""
+    """Objects in state texts: the target, or also the nearest visible ones; null: `target` in
+    brief prompts, else `all`."""
     episodes: Annotated[str | None, Served()] = None
     """AI2-THOR's episodes: path of a JSON file (see docs/environments.md)."""
     gpu: int | None = Field(None, ge=0)

@@ -82,16 +82,16 @@ class PrimitiveSkillConfig(EnvConfig):
     vision_only: bool = False
     """Whether observations with an image omit coordinates."""
     decoys: Annotated[int, Field(ge=0, le=16), DIGEST_EXEMPT] = 0
-    """Number of empty positions listed among those of objects in observations with an image; only
-    the image shows which positions belong to which objects. 0 lists objects as in VAGEN."""
+    """Empty positions among those of objects in observations with an image; only the image tells
+    which are which."""
     image_size: int = Field(300, ge=64, le=1024)
     """Side of the image in pixels."""
     max_actions_per_step: PositiveInt = 2
-    """Maximum primitives in one response; a further one is invalid."""
+    """Maximum primitives in one response."""
     action_sep: str = "|"
     """Separator of the primitives in an answer."""
     max_steps: PositiveInt = 10
-    """Number of primitives after which the episode is truncated."""
+    """Primitives until truncation."""
 
     @model_validator(mode="after")
     def _has_its_things(self) -> "PrimitiveSkillConfig":

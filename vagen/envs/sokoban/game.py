@@ -28,14 +28,14 @@ class SokobanConfig(GridConfig):
     wall_density: float = Field(0.2, ge=0.0, le=0.6)
     """Probability of a cell inside the border to be a wall."""
     min_solution_length: PositiveInt = 1
-    """Minimum number of moves of the shortest solution."""
+    """Fewest moves of the shortest solution."""
     max_solution_length: PositiveInt | None = None
-    """Maximum number of moves of the shortest solution; null for no limit."""
+    """Most moves of the shortest solution; null: no limit."""
     search_budget: Annotated[PositiveInt, Served(at_most=100_000)] = 10_000
-    """Maximum box arrangements examined per level; more finds longer levels with many boxes, and
-    solves harder levels of a file."""
+    """Most box arrangements examined per level; more finds longer levels, and solves harder ones
+    of a file."""
     level_file: Annotated[str | None, Served()] = None
-    """Levels in Boxoban's text format instead of generated ones; with their own size and boxes."""
+    """Levels in Boxoban's text format instead of generated ones."""
 
     @field_validator("dim_room")
     @classmethod

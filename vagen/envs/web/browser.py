@@ -32,7 +32,7 @@ ResultT = TypeVar("ResultT")
 Size = tuple[int, int, float]
 """Width and height in CSS pixels, and the scale from those to a picture's."""
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CALL_SECONDS = 30.0
 """Time limit of what a page is asked for."""
 START_SECONDS = 120.0

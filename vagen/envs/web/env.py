@@ -152,7 +152,7 @@ class WebConfig(EnvConfig):
     finish: Literal["auto", "done"] = "auto"
     """What ends an episode: success, or `done()`."""
     max_actions_per_step: PositiveInt = 3
-    """Maximum actions in one response; a further one is invalid."""
+    """Maximum actions in one response."""
     action_sep: str = "|"
     """Separator of actions."""
     max_steps: PositiveInt = 30
@@ -418,11 +418,8 @@ class WebEnv(TurnEnv):
         lines: dict[int, list[str]] = {}
         mark = 0
         for each in self._state["elements"]:
-            words = (
-                each["name"]
-                if each["role"] in ("text", "title")
-                else f"{each['role']} {each['name']}"
-            )
+            role = "" if each["role"] in ("text", "title") else f"{each['role']} "
+            words = f"{role}{each['name']}"
             if "id" in each:
                 mark += 1
                 words = f"[{mark}] {words}"

@@ -1,6 +1,7 @@
 """Tasks with lists: a shop, mail, a calendar, a table, files, a map, a board."""
 
 import math
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -213,23 +214,18 @@ class Calendar(Kind):
         if app["page"] == "event":
             buttons = ("save", "delete") if app["open"] in app["events"] else ("save",)
             return View("event", [entry(app, key) for key in ("title", "day", "hour")], buttons)
-        rows = [
-            [text(hour), *(self._cell(app, f"{day} {hour}") for day in WORDS.days)]
-            for hour in WORDS.hours
-        ]
+        rows = [[text(hour)] for hour in WORDS.hours]
+        for row, day in product(rows, WORDS.days):
+            title = app["events"].get(cell := f"{day} {row[0]['name']}", "")
+            row.append({"id": cell, "role": "cell", "name": title or cell, "value": title})
         return View("week", rows, top=[text(""), *map(text, WORDS.days)])
-
-    def _cell(self, app: App, target: str) -> Widget:
-        title = app["events"].get(target, "")
-        return {"id": target, "role": "cell", "name": title or target, "value": title}
 
     def press(self, app: App, target: str) -> None:
         """Opens a cell; saves or deletes its event."""
         values, events = app["values"], app["events"]
         if target not in ("save", "delete"):
             app["open"] = target
-            values["day"], values["hour"] = target.split()
-            values["title"] = events.get(target, "")
+            values |= _event(target, events.get(target, ""))
             go(app, "event", target)
         elif target == "save" and not values["title"]:
             app["note"] = "title is missing"

@@ -19,6 +19,8 @@ LINE = 32
 BAR = 12
 """Width of a scroll bar in pixels."""
 KEYS = ("Enter", "Tab", "Escape", "Backspace")
+KEPT = ("app", "goal", "focus", "selected", "scroll", "over")
+"""Attributes of a screen that its state has under their own names."""
 
 Element = dict[str, Any]
 """`role`, `name` and `box` ([left, top, width, height] in pixels); `id` if it can be used; `value`
@@ -196,15 +198,11 @@ class Screen:
         points = []
         for target in rest[: 2 if verb == "drag" else 1]:
             if target not in boxes:
-                return Action("scroll", text=self._towards(target))
+                lines = [[widget.get("id") for widget in line] for line in self._view.rows]
+                at = next(at for at, ids in enumerate(lines) if target in ids)
+                return Action("scroll", text="up" if at < self.scroll else "down")
             points.append(middle(boxes[target]))
         return Action("drag" if verb == "drag" else "click", tuple(points))
-
-    def _towards(self, target: str) -> str:
-        for at, line in enumerate(self._view.rows):
-            if any(widget.get("id") == target for widget in line):
-                return "up" if at < self.scroll else "down"
-        raise AssertionError(f"{self.kind.name}: no {target!r} on page {self._view.title!r}")
 
     def copy(self) -> "Screen":
         """An independent copy."""
@@ -212,23 +210,19 @@ class Screen:
 
     def to_state(self) -> dict[str, Any]:
         """Content as JSON, without the elements."""
+        size = [self.width, self.height]
         return {
             "task": self.kind.name,
-            "app": self.app,
-            "goal": self.goal,
-            "size": [self.width, self.height],
-            "focus": self.focus,
-            "selected": self.selected,
-            "scroll": self.scroll,
-            "over": self.over,
+            "size": size,
+            **{name: getattr(self, name) for name in KEPT},
         }
 
     @classmethod
     def of_state(cls, state: dict[str, Any]) -> "Screen":
         """Inverse of `to_state`; shares its parts and ignores further ones."""
-        kind, (width, height) = KINDS[state["task"]], state["size"]
-        place = (state["focus"], state["selected"], state["scroll"], state["over"])
-        return cls(kind, state["app"], state["goal"], width, height, *place)
+        width, height = state["size"]
+        kept = {name: state[name] for name in KEPT}
+        return cls(KINDS[state["task"]], width=width, height=height, **kept)
 
 
 def _placed(line: Line, at: int, width: int) -> list[Element]:
