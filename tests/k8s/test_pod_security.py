@@ -102,7 +102,7 @@ def test_root_is_read_only_and_what_is_written_has_a_volume(pod: Pod) -> None:
             volume = volumes.get(mount["name"])
             # Others are claims: of a StatefulSet, or of workers that share a folder.
             claimed = volume is None or "persistentVolumeClaim" in volume
-            read = not claimed and {"secret", "configMap"} & {*volume} and mount["readOnly"]
+            read = not claimed and {"secret", "configMap"} & {*(volume or ())} and mount["readOnly"]
             assert claimed or read or "sizeLimit" in volume["emptyDir"]
     if pod.owner != "Job/vagen-s3-bucket":
         written = {mount["mountPath"] for mount in pod.containers[-1]["volumeMounts"]}

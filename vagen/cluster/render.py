@@ -148,8 +148,9 @@ def _share(group: Object, gpus: int) -> None:
         return
 
     def part(quantity: object) -> str:
-        number, unit = re.fullmatch(r"(\d+)(\D*)", str(quantity)).groups()
-        return f"{max(1, int(number) * gpus // whole)}{unit}"
+        [(number, unit)] = re.findall(r"^([\d.]+)(.*)$", str(quantity))
+        share = float(number) * gpus / whole
+        return (str(int(share)) if share >= 10 else f"{share:.3g}") + unit
 
     for given in amounts.values():
         given |= {name: part(given[name]) for name in {*given} & {"cpu", "memory", DISK}}
