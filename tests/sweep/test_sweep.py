@@ -137,7 +137,8 @@ def test_what_does_worse_at_a_rung_ends_early(place: Path):
         "asha": {"min_iterations": 1, "reduction_factor": 2},
     }
     (place / "asha.yaml").write_text(yaml.safe_dump(tree))
-    finish(begin(place, "sweep", "asha.yaml", "infra.threads=1"))
+    # One after the other: the second meets the first's whole curve at its first rung.
+    finish(begin(place, "sweep", "asha.yaml", "infra.threads=1", "--jobs", "1"))
     found = trials(place, "asha")
     pruned = [trial for trial in found if trial["state"] == "pruned"]
     whole = [trial for trial in found if trial["state"] == "complete"]
