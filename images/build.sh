@@ -16,12 +16,7 @@ fail() {
     exit 2
 }
 
-container_tool() {
-    docker info >/dev/null 2>&1 && echo docker && return
-    command -v podman && return
-    command -v buildah && return
-    fail "docker, podman or buildah is needed to build images (apt-get install buildah)"
-}
+. images/tool.sh
 
 # pip's settings as a file, without those that only concern its own output.
 pip_settings() {

@@ -18,7 +18,7 @@ from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.foreign import ForeignConfig, ForeignEnv
 from vagen.envs.adapters.pictures import frame_of
 from vagen.envs.adapters.threads import DaemonThread
-from vagen.envs.answers import STEP, flag, number, unpacked
+from vagen.envs.answers import unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, State
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
@@ -93,16 +93,8 @@ class BrowserGymEnv(ForeignEnv):
         self._keep(unpacked(result, f"{self.config.task} reset", ("observation", "info"))[0])
 
     def _move(self, action: str) -> tuple[float, bool]:
-        where = self._step_name()
         result = self._call(lambda: self._gym.step(action), "step")
-        observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
-        self._keep(observation)
-        return self._record(
-            number(reward, f"{where}'s reward"),
-            flag(terminated, f"{where}'s terminated"),
-            flag(truncated, f"{where}'s truncated"),
-            info["task_info"],
-        )
+        return self._keep_step(result, self._keep, facts="task_info")
 
     def _inner(self) -> Any:
         """The environment, in the thread of browsers."""

@@ -1,14 +1,14 @@
 """What adapters share that read answers here: named actions, a prompt and a success rule."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from vagen.envs.adapters.success import read_rule
-from vagen.envs.answers import AnswerError
+from vagen.envs.answers import STEP, AnswerError, flag, number, unpacked
 from vagen.envs.base import State
 from vagen.envs.config import EnvConfig
 from vagen.envs.parsing import (
@@ -108,6 +108,26 @@ class ForeignEnv(TurnEnv):
     def _begin(self, seed: int) -> None:
         self._facts: dict[str, Any] = {"reward": 0.0, "return": 0.0, "steps": 0}
         self._random = Random(seed)
+
+    def _keep_step(
+        self, result: Any, keep: Callable[[Any], None], facts: str | None = None
+    ) -> tuple[float, bool]:
+        """Checks and keeps the result of Gymnasium's `step`; returns what `_move` does.
+
+        `facts` is the key of `info` whose entries the success rule reads; None for `info` itself.
+
+        Raises:
+            AnswerError: A part is something else.
+        """
+        where = self._step_name()
+        observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
+        keep(observation)
+        return self._record(
+            number(reward, f"{where}'s reward"),
+            flag(terminated, f"{where}'s terminated"),
+            flag(truncated, f"{where}'s truncated"),
+            info if facts is None else info[facts],
+        )
 
     def _record(
         self, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]

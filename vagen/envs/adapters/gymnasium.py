@@ -19,7 +19,7 @@ from pydantic import Field, PositiveInt
 from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.foreign import ForeignConfig, ForeignEnv
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
+from vagen.envs.answers import AnswerError, kind, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, State
 from vagen.envs.levels import Split
 
@@ -98,16 +98,7 @@ class GymnasiumEnv(ForeignEnv):
         return f"{_name(self.inner)}.step()"
 
     def _move(self, action: str) -> tuple[float, bool]:
-        where = self._step_name()
-        result = self.inner.step(self.config.actions[action])
-        observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
-        self._keep(observation)
-        return self._record(
-            number(reward, f"{where}'s reward"),
-            flag(terminated, f"{where}'s terminated"),
-            flag(truncated, f"{where}'s truncated"),
-            info,
-        )
+        return self._keep_step(self.inner.step(self.config.actions[action]), self._keep)
 
     def _read_state(self) -> State:
         return {"env_name": self.env_name, "id": self.config.id, "observation": self._seen}
