@@ -16,8 +16,6 @@ fail() {
     exit 2
 }
 
-. images/tool.sh
-
 # pip's settings as a file, without those that only concern its own output.
 pip_settings() {
     echo "[global]"
@@ -47,8 +45,7 @@ BASE_IMAGE=${BASE_IMAGE:-$(sed -n "s/^$base=//p" images/bases.env)}
 
 torch=()
 [[ -z ${TORCH_INDEX+set} || $base == GPU_BASE ]] || torch=(--build-arg "TORCH_INDEX=$TORCH_INDEX")
-tool=${CONTAINER:-$(container_tool)}
-tool=$(basename "$tool")
+tool=$(images/tool.sh)
 settings=$(mktemp)
 trap 'rm -f "$settings"' EXIT
 pip_settings >"$settings"

@@ -7,10 +7,8 @@ cd "$(dirname "$0")/.."
 overlay=k8s/overlays/$1 registry=$2 tag=$3
 [[ -d $overlay ]] || overlay=$1
 rendered=$(kubectl kustomize "$overlay")
-. images/tool.sh
-tool=${CONTAINER:-$(container_tool)}
-export CONTAINER=$tool
-while IFS== read -r variable image; do
+tool=$(images/tool.sh)
+while IFS='=' read -r variable image; do
     name=$(sed 's/VAGEN_IMAGE/cpu/; s/VAGEN_ENV_IMAGE/env-service/; s/VAGEN_\(.*\)_IMAGE/\L\1/' <<<"$variable")
     # Every overlay has steps.
     [[ $name == cpu ]] || grep -qE "image: .*$image" <<<"$rendered" || continue

@@ -1,8 +1,9 @@
-# The first of the programs that build images; read by build.sh and overlay.sh.
-container_tool() {
-    docker info >/dev/null 2>&1 && echo docker && return
-    command -v podman && return
-    command -v buildah && return
-    echo "docker, podman or buildah is needed to build images (apt-get install buildah)" >&2
-    exit 2
-}
+#!/usr/bin/env bash
+# Prints which program builds images here: CONTAINER, else docker, podman or buildah.
+[[ -z ${CONTAINER:-} ]] || exec basename "$CONTAINER"
+docker info >/dev/null 2>&1 && exec echo docker
+for tool in podman buildah; do
+    ! command -v $tool >/dev/null || exec echo $tool
+done
+echo "docker, podman or buildah is needed to build images (apt-get install buildah)" >&2
+exit 2
