@@ -68,12 +68,12 @@ def test_sessions_have_limits_and_say_what_is_wrong(text_model, make_experiment)
                 other.reset()
             with pytest.raises(AgentError, match="has its observation from reset"):
                 agent.act("another")
-            said = agent._post("act", {"session": agent._session})
+            said = agent._post("act", {"session": agent.session})
             assert said["turn"] == 1 and said["text"]
             with pytest.raises(AgentError, match="needs an observation"):
-                agent._post("act", {"session": agent._session})
+                agent._post("act", {"session": agent.session})
             with pytest.raises(AgentError, match="no pictures"):
-                agent._post("act", {"session": agent._session, "observation": {"images": ["x"]}})
+                agent._post("act", {"session": agent.session, "observation": {"images": ["x"]}})
             with pytest.raises(AgentError, match="retries"):
                 agent.act("x", retries=100)
             for _ in range(100):

@@ -6,8 +6,11 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 from free_ports import free_ports
 from warm_process import WarmProcess, preload
@@ -17,7 +20,7 @@ from vagen.envs import make
 from vagen.experiment.load import load_experiment
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.layout import EXPERIMENT
-from vagen.serve.client import AgentClient
+from vagen.serve.client import AgentClient, AgentError
 
 pytestmark = pytest.mark.slow
 preload()
@@ -31,19 +34,25 @@ def run(request, warm_runs) -> Path:
     return warm_runs[request.param].path
 
 
-@pytest.fixture
-def address(run: Path, tmp_path: Path) -> Iterator[str]:
-    words = ["serve", str(run), "--name", "it", "--port", "0", "infra.threads=1"]
-    (tmp_path / "commands.log").touch()
-    process = WarmProcess(*words, cwd=tmp_path, environment={"VAGEN_SERVE_TOKEN": TOKEN})
+@contextmanager
+def serving(run: Path, folder: Path, *more: str) -> Iterator[tuple[str, WarmProcess]]:
+    words = ["serve", str(run), "--name", "it", "--port", "0", "infra.threads=1", *more]
+    (folder / "commands.log").touch()
+    process = WarmProcess(*words, cwd=folder, environment={"VAGEN_SERVE_TOKEN": TOKEN})
     try:
         while not (found := re.search(r"it at (http://\S+)\n", process.output)):
             assert process.poll() is None, process.output
             time.sleep(0.05)
-        yield found[1]
+        yield found[1], process
     finally:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait() == -signal.SIGTERM, process.output
+
+
+@pytest.fixture
+def address(run: Path, tmp_path: Path) -> Iterator[str]:
+    with serving(run, tmp_path) as (address, _):
+        yield address
 
 
 def test_the_answers_are_those_of_eval_with_the_weights(
@@ -132,6 +141,51 @@ def test_an_evaluation_gets_over_a_killed_server(warm_runs, tmp_path: Path) -> N
     mine, theirs = (json.loads((folder / "results.json").read_text()) for folder in (here, row))
     assert mine["by_level"] == theirs["by_level"] and len(mine["by_level"]) == 48
     assert before < journal.read_bytes().count(b"\n"), "it was killed in the middle"
+
+
+def test_several_workers_share_conversations_and_one_is_replaced(
+    warm_runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = warm_runs["tiny:text"].path
+    monkeypatch.setenv("KEY", TOKEN)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main(["eval", str(run), GREEDY, "--to", str(here)]) == 0
+    with serving(run, tmp_path, "--workers", "2") as (address, process):
+        asked = ["--model", f"openai:it@{address}/v1", "--to", str(there)]
+        assert main(["eval", str(run), GREEDY, "eval.endpoint.api_key_env=KEY", *asked]) == 0
+        [row] = there.glob("rows/*/*")
+        mine, theirs = (json.loads((at / "results.json").read_text()) for at in (here, row))
+        assert mine["by_level"] == theirs["by_level"]
+        assert theirs["tokens"]["cached"] > 0, "a conversation stays with its worker"
+
+        def answered() -> dict[str, float]:
+            text = httpx.get(f"{address}/metrics").text
+            found = re.findall(r'serve_responses_total{status="200",worker="(.)"} (.*)', text)
+            return {worker: float(number) for worker, number in found}
+
+        assert set(answered()) == {"0", "1"}
+        assert httpx.post(f"{address}/v1/agents/it/reset", json={}).status_code == 401
+        with ExitStack() as stack:
+            agents = [stack.enter_context(AgentClient(address, "it", TOKEN)) for _ in range(4)]
+            for agent in agents:
+                agent.reset(temperature=0)
+            at = {agent.session[0]: agent for agent in agents}
+            assert set(at) == {"0", "1"}
+            [first, _] = psutil.Process(process.pid).children()
+            first.kill()
+            with pytest.raises(AgentError, match=r"503|404"):
+                at["0"].act("Go.")
+            at["0"].session = None
+            assert at["1"].act("Go.").turn == 1
+            before = answered()
+            while "0" not in answered():
+                time.sleep(0.2)
+            assert before == {"1": before["1"]} and "worker 0 ended" in process.output
+            sessions = set()
+            while "0" not in sessions:
+                at["1"].reset()
+                sessions.add(at["1"].session[0])
+                httpx.get(f"{address}/v1/models")
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,7 @@ OPTIONS: dict[str, list[Option]] = {
             metavar="ARGUMENTS",
             help="by vLLM, without the agent; --vllm='--tensor-parallel-size 2' gives it more",
         ),
+        option("--workers", type=int, metavar="N", help="processes with the model (1)"),
         option("--rows", type=int, metavar="N", help="answers at a time, decoded together (16)"),
         option(
             "--wait-seconds", type=float, metavar="S", help="wait for others to begin with (0.005)"

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,7 +19,7 @@ from vagen.models.sources import directory_of
 from vagen.run import layout
 
 if TYPE_CHECKING:
-    from vagen.serve.app import ServeSettings
+    from vagen.serve.app import Server, ServeSettings
 
 
 def serve(options: Namespace) -> None:
@@ -33,7 +34,7 @@ def serve(options: Namespace) -> None:
         raise UsageError(
             f"serve takes infra.key=value alone, not {options.experiment or options.overrides[0]}"
         )
-    from vagen.serve.app import Server, ServeSettings, make_app
+    from vagen.serve.app import ServeSettings, make_app
     from vagen.service.limits import check_open, listen
 
     given = {name: getattr(options, name, None) for name in ServeSettings.model_fields}
@@ -42,7 +43,7 @@ def serve(options: Namespace) -> None:
     if settings.tokens_file is None and token is None:
         check_open(settings, f"set {options.token_env}, or give --tokens-file")
 
-    model, run_dir, experiment = options.model, run_named(options.model), None
+    model, run_dir = options.model, run_named(options.model)
     infra = load_infra(
         options.infra or (None if run_dir is None else run_dir / layout.INFRA),
         options.infra_overrides,
@@ -51,9 +52,7 @@ def serve(options: Namespace) -> None:
     if run_dir is not None:
         from vagen.run.run import Run
 
-        run = Run.open(run_dir)
-        name, model = run_dir.name, run.newest_policy()
-        experiment = run.experiment
+        name, model = run_dir.name, Run.open(run_dir).newest_policy()
     elif model.startswith("models:/"):
         from vagen.tracking import default_uri, fetch_registered
 
@@ -61,17 +60,66 @@ def serve(options: Namespace) -> None:
         uri = infra.mlflow_tracking_uri or default_uri(Path(infra.output_dir))
         model = str(fetch_registered(model, uri=uri))
 
+    from vagen.models.files import check_model
     from vagen.models.tiny import TINY_MODELS
-    from vagen.serve.model import load_served
 
     if model in TINY_MODELS:
         raise UsageError(f"{model} is made for an experiment: train one, and serve the run")
+    name = options.name or name
     if options.vllm is not None:
-        become_vllm(str(model), options.name or name, infra, settings, token, options.vllm)
-    limits = {"rows": settings.rows, "context": settings.context}
-    served = load_served(str(model), infra, **limits, wait_seconds=settings.wait_seconds)
-    server = Server(served, options.name or name, settings, token, experiment)
-    listen(settings, make_app(server), server.name)
+        become_vllm(str(model), name, infra, settings, token, options.vllm)
+    make = partial(make_server, str(model), name, settings, token, infra, run_dir)
+    if settings.workers == 1:
+        app = make_app(make())
+    else:
+        from vagen.serve.workers import Workers, make_front
+
+        check_model(str(model))
+        app = make_front(Workers(make, settings.workers), settings, token)
+    listen(settings, app, name)
+
+
+def make_server(
+    model: str,
+    name: str,
+    settings: "ServeSettings",
+    token: str | None,
+    infra: InfraConfig,
+    run_dir: Path | None,
+    worker: int | None = None,
+) -> "Server":
+    """Loads a model, and the agent of a run; the `worker` has its share of the GPUs or threads.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+        ConfigError: The run's agent cannot be served.
+    """
+    import torch
+
+    from vagen.engines.make import device_of
+    from vagen.serve.app import Server
+    from vagen.serve.model import load_served
+    from vagen.service.pool import core_count
+
+    experiment = None
+    if run_dir is not None:
+        from vagen.run.run import Run
+
+        experiment = Run.open(run_dir).experiment
+    if worker is not None:
+        device, threads = device_of(infra), max(1, core_count() // settings.workers)
+        if device.type == "cuda" and device.index is None:
+            device = f"cuda:{worker % torch.cuda.device_count()}"
+        update = {"threads": infra.threads or threads, "device": str(device)}
+        infra = infra.model_copy(update=update)
+    served = load_served(
+        model,
+        infra,
+        rows=settings.rows,
+        context=settings.context,
+        wait_seconds=settings.wait_seconds,
+    )
+    return Server(served, name, settings, token, experiment, worker)
 
 
 def become_vllm(

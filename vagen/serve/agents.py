@@ -224,6 +224,7 @@ class Agents:
         *,
         max_sessions: int = 64,
         idle_seconds: float = 1800.0,
+        prefix: str = "",
         count: Callable[[str, str], Any] = lambda kind, result: None,
     ):
         """Makes one environment of each kind, for its prompt and its parser.
@@ -233,6 +234,7 @@ class Agents:
             model: The run's policy.
             max_sessions: Maximum number of sessions.
             idle_seconds: Idle time after which a session is closed.
+            prefix: Begins the name of every session.
             count: Called with `turns` and `correct`, `invalid_action` or `wrong_layout`; with
                 `episodes` and `success`, `failure` or `unknown`.
 
@@ -243,7 +245,7 @@ class Agents:
         self._config = config.model_copy(update={"rollout_manager": manager})
         self._model = model
         self._max_sessions, self._idle_seconds = max_sessions, idle_seconds
-        self._count = count
+        self._prefix, self._count = prefix, count
         self._envs: dict[str, TurnEnv] = {}
         for config_id, spec in config.envs.items():
             env = make(spec.env_name, spec.env_config)
@@ -275,7 +277,7 @@ class Agents:
             processor=self._model.processor,
             sampling=sampling,
         )
-        key = secrets.token_urlsafe(24)
+        key = self._prefix + secrets.token_urlsafe(24)
         seed = secrets.randbits(63) if order.seed is None else order.seed
         env_name = self._config.envs[config_id].env_name
         spec = EpisodeSpec(key, key, config_id, env_name, "", 0, seed)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -48,6 +48,8 @@ class ServeSettings(ServerSettings):
     """Idle time after which such a session is closed."""
     max_body_bytes: PositiveInt = 16 << 20
     """Maximum size of a request."""
+    workers: PositiveInt = 1
+    """Processes with the model; `rows`, `max_pending` and `max_sessions` are those of each."""
 
 
 def problem(status: int, message: str) -> Content:
@@ -104,6 +106,7 @@ class Server:
         settings: ServeSettings,
         token: str | None = None,
         run: ExperimentConfig | None = None,
+        worker: int | None = None,
     ):
         """Prepares the server.
 
@@ -113,6 +116,7 @@ class Server:
             settings: Limits.
             token: The only token, unless the settings name a file of tokens; None for none.
             run: The experiment of a run, whose agent is served; None for a model alone.
+            worker: Its number among several, in the names of its sessions.
 
         Raises:
             TokenError: The token or the file cannot be used.
@@ -127,6 +131,7 @@ class Server:
                 model,
                 max_sessions=settings.max_sessions,
                 idle_seconds=settings.idle_seconds,
+                prefix="" if worker is None else f"{worker}.",
                 count=lambda kind, result: self.metrics.agent[kind].labels(result).inc(),
             )
         model.count = lambda kind, number: self.metrics.tokens.labels(kind).inc(number)
@@ -244,13 +249,8 @@ class Server:
         self, request: ChatRequest, prompt: Conversation, sampling: Sampling, connection: Request
     ) -> Response:
         """The whole answer."""
-
-        async def gone() -> None:
-            while (await connection.receive())["type"] != "http.disconnect":
-                pass
-
         task = self.begin(prompt, sampling, stops=request.stops)
-        leaving = asyncio.ensure_future(gone())
+        leaving = asyncio.ensure_future(gone(connection.receive))
         try:
             await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -320,12 +320,20 @@ def _usage(prompt: Conversation, answer: Answer) -> Content:
     }
 
 
+async def gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    """Returns when the client of an ASGI request has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
-def _refusal(status: int, message: str) -> Response:
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status)
+def refusal(status: int, message: str) -> Response:
+    """An error as a response."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    headers = {"Retry-After": "1"} if status in (429, 503) else headers
     return _json(problem(status, message), status, headers)
 
 
@@ -416,21 +424,21 @@ def make_app(server: Server) -> FastAPI:
 
     @app.exception_handler(RequestError)
     async def refuse(_: Request, error: RequestError) -> Response:
-        return _refusal(error.status, str(error))
+        return refusal(error.status, str(error))
 
     @app.exception_handler(RenderError)
     async def refuse_messages(_: Request, error: RenderError) -> Response:
-        return _refusal(400, str(error))
+        return refusal(400, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def refuse_invalid(_: Request, error: RequestValidationError) -> Response:
-        return _refusal(400, mistakes(error))
+        return refusal(400, mistakes(error))
 
     @app.exception_handler(404)
     @app.exception_handler(405)
     async def refuse_route(request: Request, error: HTTPException) -> Response:
         where = f"{request.method} {request.url.path}"
-        return _refusal(error.status_code, f"{where}: {error.detail}, see /docs")
+        return refusal(error.status_code, f"{where}: {error.detail}, see /docs")
 
     @app.exception_handler(Exception)
     async def fail(_: Request, error: Exception) -> Response:

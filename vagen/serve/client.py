@@ -54,7 +54,8 @@ class AgentClient:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         url = f"{address.rstrip('/')}/v1/agents/{name}/"
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
-        self._session: str | None = None
+        self.session: str | None = None
+        """Name of the open session."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +66,7 @@ class AgentClient:
     def reset(self, **options: Any) -> None:
         """Opens a session, and ends the one before; `options`: `env`, `temperature`, `seed`."""
         self.end()
-        self._session = self._post("reset", options)["session"]
+        self.session = self._post("reset", options)["session"]
 
     def act(
         self, text: str = "", frames: Sequence[NDArray[np.uint8]] = (), *, retries: int = 0
@@ -81,7 +82,7 @@ class AgentClient:
             AgentError: The session is closed or full, or the observation cannot be read.
         """
         seen = {"text": text, "images": [png_url(png_bytes(frame)) for frame in frames]}
-        order = {"session": self._session, "observation": seen, "retries": retries}
+        order = {"session": self.session, "observation": seen, "retries": retries}
         return AgentTurn(**self._post("act", order))
 
     def close(self) -> None:
@@ -91,9 +92,9 @@ class AgentClient:
 
     def end(self, success: bool | None = None) -> None:
         """Closes the session; `success`, if known, is counted in the server's metrics."""
-        if self._session is not None:
-            self._post("close", {"session": self._session, "success": success})
-            self._session = None
+        if self.session is not None:
+            self._post("close", {"session": self.session, "success": success})
+            self.session = None
 
     def _post(self, path: str, order: dict[str, Any]) -> dict[str, Any]:
         response = self._http.post(path, json=order)
