@@ -97,7 +97,6 @@ STUDIES = {
         seeds=3,
         iterations=24,
     ),
-    "presets-sokoban": Study("sokoban-tiny", _presets(*MAIN), _FULL, seeds=3),
     "frozenlake": Study(
         "frozenlake-tiny",
         _ABLATIONS,

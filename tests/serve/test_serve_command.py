@@ -177,15 +177,12 @@ def test_several_workers_share_conversations_and_one_is_replaced(
                 at["0"].act("Go.")
             at["0"].session = None
             assert at["1"].act("Go.").turn == 1
-            before = answered()
+            assert set(answered()) == {"1"}
             while "0" not in answered():
                 time.sleep(0.2)
-            assert before == {"1": before["1"]} and "worker 0 ended" in process.output
-            sessions = set()
-            while "0" not in sessions:
+            assert "worker 0 ended (-9)" in process.output
+            while at["1"].session[0] == "1":
                 at["1"].reset()
-                sessions.add(at["1"].session[0])
-                httpx.get(f"{address}/v1/models")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def serve(options: Namespace) -> None:
         ConfigError: An option, or the infra, cannot be used.
         ModelError: The model cannot be loaded.
         TokenError: A token cannot be used, or everyone who reaches the address could ask.
+        WorkerError: One of several processes cannot serve.
     """
     if options.experiment or options.overrides:
         raise UsageError(

@@ -41,8 +41,8 @@ _CONNECTION = (b"connection", b"keep-alive", b"transfer-encoding", b"date")
 """Headers of one connection."""
 
 
-class WorkerError(RuntimeError):
-    """A worker ended while it started."""
+class WorkerError(ValueError):
+    """A worker has ended; its error is printed."""
 
 
 def _work(make: MakeServer, number: int, path: str) -> None:
@@ -71,8 +71,8 @@ class Worker:
 
     def __init__(self, make: MakeServer, number: int, folder: Path) -> None:
         """Starts it."""
-        self.number, self.busy, self.ready = number, 0, False
-        """`busy` counts requests without a whole answer."""
+        self.number, self.ready, self.busy, self.used = number, False, 0, 0.0
+        """`busy` counts requests without a whole answer; `used` is when the last one came."""
         path = str(folder / str(number))
         limits = httpx.Limits(max_connections=None, keepalive_expiry=30)
         self._transport: dict[str, Any] = {"uds": path, "limits": limits}
@@ -97,7 +97,9 @@ class Worker:
             WorkerError: It has ended.
         """
         if not self.process.is_alive():
-            raise WorkerError(f"worker {self.number} ended ({self.process.exitcode}), see above")
+            raise WorkerError(
+                f"worker {self.number} ended ({self.process.exitcode}); its error is above"
+            )
         with (
             suppress(httpx.TransportError),
             httpx.Client(transport=httpx.HTTPTransport(**self._transport)) as http,
@@ -126,7 +128,7 @@ class Workers:
         """Starts them, and waits until they serve.
 
         Raises:
-            WorkerError: One has ended; its error is printed.
+            WorkerError: One has ended.
         """
         self._folder = TemporaryDirectory(prefix="vagen-serve-")  # its owner's alone
         self.all = [Worker(make, each, Path(self._folder.name)) for each in range(number)]
@@ -148,7 +150,7 @@ class Workers:
 
     def choose(self, path: str, body: bytes) -> Worker:
         """The worker for a request."""
-        free = min(self.all, key=lambda worker: (not worker.ready, worker.busy))
+        free = min(self.all, key=lambda worker: (not worker.ready, worker.busy, worker.used))
         order: Any = None
         with suppress(orjson.JSONDecodeError):
             order = orjson.loads(body)
@@ -193,7 +195,7 @@ class Workers:
         """ASGI application: the answer of a worker, until the client leaves."""
         body = await Request(scope, receive).body()
         worker = self.choose(scope["path"], body)
-        worker.busy += 1
+        worker.busy, worker.used = worker.busy + 1, time.monotonic()
         answering = asyncio.ensure_future(_pass(worker, body, scope, receive, send))
         leaving = asyncio.ensure_future(gone(receive))
         try:
