@@ -192,14 +192,13 @@ test: ## Lint, types, manifests, all tests, also those that train
 	beside $(VERL_VENV) $(WITH_VERL) -k "verl or ray or wandb"; \
 	beside $(VENV) $(MINIWORLD); \
 	beside $(FOREIGN_VENV) $(FOREIGN); \
-	make test-interop & pids="$$pids $$!"; \
+	make -k test-interop image-check & pids="$$pids $$!"; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
 		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu tests/interop $(MINIWORLD) $(FOREIGN)); \
 	failed=$$?; \
-	make image-check || failed=1; \
 	for each in $$pids; do wait $$each || failed=1; done; \
 	exit $$failed
 
