@@ -113,6 +113,8 @@ check_secrets() {
     ! grep -q '^  name: vagen-backup$' "$1" || own+=(vagen-backup)
     ! grep -q '^  name: vagen-judge$' "$1" || own+=(vagen-judge)
     ! grep -q '^  name: vagen-env$' "$1" || { own+=(vagen-env) && steps+=(vagen-env); }
+    ! grep -q -- '--app-name=basic-auth$' "$1" || own+=(vagen-mlflow-auth)
+    ! grep -q '^  name: vagen-oauth2-proxy$' "$1" || own+=(vagen-oauth2-proxy vagen-mlflow-tls)
     ! grep -q '^  name: vagen-agent$' "$1" || { own+=(vagen-agent) && steps+=(vagen-agent); }
     for namespace in $(namespaces "$1") "$(site KFP_NAMESPACE)"; do
         case $namespace in
