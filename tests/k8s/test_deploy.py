@@ -195,6 +195,11 @@ def test_the_secrets_asked_for_are_those_that_pods_cannot_start_without(
         for pod in pods(overlay)
         for name, _ in referred_secrets(pod, optional=False)
     }
+    needed |= {
+        f"vagen/{entry['secretName']}"
+        for found in of_kind(overlay, "Ingress")
+        for entry in found["spec"]["tls"]
+    }
     for found in of_kind(overlay, "RayCluster"):
         needed.add(f"{found['metadata']['namespace']}/{found['spec']['authOptions']['secretName']}")
     asked = {one for one in asked.split() if one.partition("/")[0] != "kubeflow"}
