@@ -42,6 +42,9 @@ check() {
     check_version "Kubeflow Pipelines" 2.17 deployments --all-namespaces \
         --field-selector metadata.name=ml-pipeline
     check_addresses
+    if grep -q '^kind: Ingress$' "$1" && [[ "$(site MLFLOW_HOST) $(site OIDC_ISSUER)" == *.example.com* ]]; then
+        problem "MLFLOW_HOST or OIDC_ISSUER in k8s/site/site.env is a placeholder: name yours"
+    fi
     check_secrets "$1"
     [[ ${#problems[@]} -gt 0 ]] || check_admission "$1"
     [[ ${#problems[@]} -eq 0 ]] || {

@@ -174,6 +174,16 @@ def test_all_that_is_wrong_is_said_at_once(cluster: Cluster) -> None:
     assert "judge" not in done.stderr, "the overlay has none"
 
 
+def test_the_ingress_needs_a_name_and_an_issuer(cluster: Cluster) -> None:
+    overlay = cluster.folder / "k8s/overlays/cpu/kustomization.yaml"
+    rewrite(overlay, {"# - ../../components/ingress": "- ../../components/ingress"})
+    done = cluster.run("deploy", "cpu")
+    assert "MLFLOW_HOST or OIDC_ISSUER in k8s/site/site.env is a placeholder" in done.stderr
+    hosts = {"mlflow.example.com": "mlflow.ours.example", "login.example.com": "id.ours.example"}
+    rewrite(cluster.folder / "k8s/site/site.env", hosts)
+    assert cluster.run("deploy", "cpu").returncode == 0
+
+
 @pytest.mark.parametrize("range_", ["0.0.0.0/0", "172.18.0.2/32"])
 def test_the_api_servers_range_holds_it_and_is_not_everything(cluster: Cluster, range_) -> None:
     rewrite(cluster.folder / "k8s/site/site.env", {"172.18.0.0/28": range_})

@@ -51,8 +51,8 @@ def server(tmp_path: Path):
         pytest.skip(reason)
     with postgres_server.PostgresServer() as database:
         server = Accounts(tmp_path, database.uri)
+        server.start()
         try:
-            server.start()
             for name in "ab":
                 server.tell(
                     "2.0/mlflow/users/create", username=name, password=f"password-of-{name}"
