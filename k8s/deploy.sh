@@ -42,6 +42,9 @@ check() {
     check_version "Kubeflow Pipelines" 2.17 deployments --all-namespaces \
         --field-selector metadata.name=ml-pipeline
     check_addresses
+    if grep -q '^kind: Ingress$' "$1" && [[ "$(site MLFLOW_HOST) $(site OIDC_ISSUER)" == *.example.com* ]]; then
+        problem "MLFLOW_HOST or OIDC_ISSUER in k8s/site/site.env is a placeholder: name yours"
+    fi
     check_secrets "$1"
     [[ ${#problems[@]} -gt 0 ]] || check_admission "$1"
     [[ ${#problems[@]} -eq 0 ]] || {
@@ -113,6 +116,8 @@ check_secrets() {
     ! grep -q '^  name: vagen-backup$' "$1" || own+=(vagen-backup)
     ! grep -q '^  name: vagen-judge$' "$1" || own+=(vagen-judge)
     ! grep -q '^  name: vagen-env$' "$1" || { own+=(vagen-env) && steps+=(vagen-env); }
+    ! grep -q -- '--app-name=basic-auth$' "$1" || own+=(vagen-mlflow-auth)
+    ! grep -q '^  name: vagen-oauth2-proxy$' "$1" || own+=(vagen-oauth2-proxy vagen-mlflow-tls)
     ! grep -q '^  name: vagen-agent$' "$1" || { own+=(vagen-agent) && steps+=(vagen-agent); }
     for namespace in $(namespaces "$1") "$(site KFP_NAMESPACE)"; do
         case $namespace in

@@ -39,20 +39,31 @@ class Kubeflow:
 
     Args:
         host: Its address; None for `KF_PIPELINES_ENDPOINT`, the service of the surrounding cluster,
-            or a port forwarded by kubeconfig, as in `kfp.Client`.
+            or a port forwarded by kubeconfig, as in `kfp.Client`. The file
+            `KF_PIPELINES_SA_TOKEN_PATH`, if set, has a service account's token for it.
         namespace: The user's namespace if Kubeflow is multi-user; otherwise None.
+
+    Raises:
+        SubmitError: It cannot be reached, or wants a namespace.
     """
 
     def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
         self._namespace = namespace
         with _answers(host):
             import kfp
+            from kfp.client import KF_PIPELINES_SA_TOKEN_ENV, ServiceAccountTokenVolumeCredentials
 
+            # By itself kfp takes the token in pods only.
+            told = os.environ.get(KF_PIPELINES_SA_TOKEN_ENV)
+            credentials = ServiceAccountTokenVolumeCredentials(told) if told else None
             # It prints a message about a missing kubeconfig; `_answers` reports errors below.
             with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore", FutureWarning)
-                self._client = kfp.Client(host=host, namespace=namespace or "kubeflow")
-            self._client.get_kfp_healthz()
+                # Its argument `namespace` is Kubeflow's own one, where the API's service is.
+                self._client = kfp.Client(host=host, credentials=credentials)
+            many = self._client.get_kfp_healthz().multi_user
+            if many and not (namespace or self._client.get_user_namespace()):
+                raise SubmitError("this Kubeflow has many users: give --kfp-namespace")
         self._host = host
 
     def train(
@@ -278,7 +289,7 @@ def _answers(host: str | None) -> Iterator[None]:
     except (kfp_server_api.ApiException, ApiException) as error:
         reason = _reason(error)
         advice = {
-            401: "log in: give a token, or forward the port of ml-pipeline-ui",
+            401: "give a token (KF_PIPELINES_SA_TOKEN_PATH), or forward the port of ml-pipeline-ui",
             403: "you may not do this there: ask for the namespace, or give --kfp-namespace",
             404: "there is no Kubeflow Pipelines 2 at this address: see --host",
         }.get(error.status or 0, "see the log of ml-pipeline")

@@ -22,11 +22,12 @@ class MlflowServer:
         folder: Where its log and, by default, its database are.
         database: URI of its database.
         artifacts: Where it keeps artifacts.
+        app: MLflow's app, such as `basic-auth`.
         variables: Environment variables for it.
     """
 
     def __init__(
-        self, folder: Path, database: str = "", artifacts: str = "", **variables: str
+        self, folder: Path, database: str = "", artifacts: str = "", app: str = "", **variables: str
     ) -> None:
         [port] = free_ports(1)
         self.uri = f"http://127.0.0.1:{port}"
@@ -36,6 +37,7 @@ class MlflowServer:
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--backend-store-uri", database or f"sqlite:///{folder}/server.db"),
             *("--artifacts-destination", artifacts or str(folder / "artifacts")),
+            *(["--app-name", app] if app else []),
         ]
         self._variables = {**variables, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self._process: subprocess.Popen[bytes] | None = None

@@ -17,6 +17,7 @@ KINDS = {
     ("", "v1", "configmaps"): "ConfigMap",
     ("", "v1", "secrets"): "Secret",
     ("", "v1", "nodes"): "Node",
+    ("resource.k8s.io", "v1", "resourceclaimtemplates"): "ResourceClaimTemplate",
     ("kueue.x-k8s.io", "v1beta2", "localqueues"): "LocalQueue",
     ("", "v1", "services"): "Service",
     ("apps", "v1", "deployments"): "Deployment",

@@ -100,6 +100,14 @@ def test_a_cluster_that_is_well(deployed) -> None:
     assert found["secrets"].text == "vagen-s3"
 
 
+def test_gpus_of_another_resource_and_by_claims(deployed) -> None:
+    assert findings(gpu_resource="amd.com/gpu")["gpus"].text == "none on 2 nodes"
+    claimed = {"gpu_claim": "vagen-gpu"}
+    assert findings(**claimed)["gpus"].text == "there is no ResourceClaimTemplate vagen-gpu"
+    deployed.store.create("ResourceClaimTemplate", {"metadata": {"name": "vagen-gpu"}})
+    assert findings(**claimed)["gpus"].verdict is CheckOutcome.GOOD
+
+
 def test_each_fault_of_a_cluster_is_a_line(deployed) -> None:
     deployed.store.delete("ConfigMap", "vagen-raycluster", {})
     deployed.store.delete("Secret", "vagen-s3", {})

@@ -90,6 +90,36 @@ def test_fewer_gpus_take_their_share_of_the_worker() -> None:
     assert "models" in [volume["name"] for volume in head["volumes"]]
 
 
+def test_gpus_may_be_claimed_and_the_scheduler_is_the_templates() -> None:
+    text = (ROOT / "k8s/overlays/h100/raycluster.yaml").read_text()
+    template = yaml.safe_load(text.replace("  labels:", "  labels:\n    kai.scheduler/queue: a", 1))
+    for part in (template["spec"]["headGroupSpec"], *template["spec"]["workerGroupSpecs"]):
+        part["template"]["spec"]["schedulerName"] = "kai-scheduler"
+    made = render_raycluster(
+        template,
+        name="lake",
+        run="lake",
+        workers=1,
+        gpus_per_worker=2,
+        lease_minutes=60,
+        gpu_claim="vagen-gpu",
+    )
+    assert not faults(made)
+    assert made["metadata"]["labels"]["kai.scheduler/queue"] == "a"
+    head, group = made["spec"]["headGroupSpec"], *made["spec"]["workerGroupSpecs"]
+    for part in (head, group):
+        assert part["template"]["spec"]["schedulerName"] == "kai-scheduler"
+    assert "resourceClaims" not in head["template"]["spec"]
+    spec = group["template"]["spec"]
+    resources = spec["containers"][0]["resources"]
+    assert "nvidia.com/gpu" not in {*resources["limits"], *resources["requests"]}
+    assert resources["claims"] == [{"name": "gpu-0"}, {"name": "gpu-1"}]
+    assert {one["resourceClaimTemplateName"] for one in spec["resourceClaims"]} == {"vagen-gpu"}
+    assert [one["name"] for one in spec["resourceClaims"]] == ["gpu-0", "gpu-1"]
+    assert group["rayStartParams"]["num-gpus"] == "2"
+    assert resources["limits"]["cpu"] == "16", "the same share of the worker"
+
+
 def test_cost_labels_and_priority_are_on_every_pod(manifest) -> None:
     labels = {"vagen.dev/team": "agents", "vagen.dev/run": "another"}
     made = manifest(labels=labels, priority="vagen-trial")

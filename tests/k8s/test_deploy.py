@@ -174,6 +174,16 @@ def test_all_that_is_wrong_is_said_at_once(cluster: Cluster) -> None:
     assert "judge" not in done.stderr, "the overlay has none"
 
 
+def test_the_ingress_needs_a_name_and_an_issuer(cluster: Cluster) -> None:
+    overlay = cluster.folder / "k8s/overlays/cpu/kustomization.yaml"
+    rewrite(overlay, {"# - ../../components/ingress": "- ../../components/ingress"})
+    done = cluster.run("deploy", "cpu")
+    assert "MLFLOW_HOST or OIDC_ISSUER in k8s/site/site.env is a placeholder" in done.stderr
+    hosts = {"mlflow.example.com": "mlflow.ours.example", "login.example.com": "id.ours.example"}
+    rewrite(cluster.folder / "k8s/site/site.env", hosts)
+    assert cluster.run("deploy", "cpu").returncode == 0
+
+
 @pytest.mark.parametrize("range_", ["0.0.0.0/0", "172.18.0.2/32"])
 def test_the_api_servers_range_holds_it_and_is_not_everything(cluster: Cluster, range_) -> None:
     rewrite(cluster.folder / "k8s/site/site.env", {"172.18.0.0/28": range_})
@@ -194,6 +204,11 @@ def test_the_secrets_asked_for_are_those_that_pods_cannot_start_without(
         f"{pod.namespace}/{name}"
         for pod in pods(overlay)
         for name, _ in referred_secrets(pod, optional=False)
+    }
+    needed |= {
+        f"vagen/{entry['secretName']}"
+        for found in of_kind(overlay, "Ingress")
+        for entry in found["spec"]["tls"]
     }
     for found in of_kind(overlay, "RayCluster"):
         needed.add(f"{found['metadata']['namespace']}/{found['spec']['authOptions']['secretName']}")

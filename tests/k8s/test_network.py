@@ -30,6 +30,9 @@ def pod(name: str, owner: str, namespace: str = "vagen") -> Peer:
 NAMESPACES = {
     "vagen": {"vagen.dev/runs": "true"},
     "vagen-rdma": {"vagen.dev/runs": "true"},
+    "vagen-b": {"vagen.dev/runs": "vagen-b"},
+    "sharing": {"vagen.dev/runs": "sharing", "vagen.dev/mlflow": "shared"},
+    "ingress-nginx": {},
     "kubeflow": {},
     "monitoring": {},
     "kuberay": {},
@@ -75,7 +78,7 @@ def matches(rule: dict[str, Any], peer: Peer, home: str) -> bool:
 
 def admitted(name: str, subject: Peer, other: Peer, way: str, port: int, protocol: str) -> bool:
     """Whether the policies that select `subject` let a connection pass in a direction."""
-    if subject.namespace not in ("vagen", "vagen-rdma"):
+    if subject.namespace not in ("vagen", "vagen-rdma", "vagen-b"):
         return True
     peers = {"Ingress": "from", "Egress": "to"}[way]
     applying = [
@@ -118,6 +121,10 @@ STORE, BUCKET = pod("h100", "StatefulSet/vagen-s3"), pod("h100", "vagen-s3-bucke
 JUDGE, ENVIRONMENT = pod(ALL, "vagen-judge"), pod(ALL, "vagen-env")
 AGENT, KSERVE = pod(ALL, "Deployment/agent-lake"), pod(ALL, "InferenceService/agent-lake")
 BACKUP = pod(ALL, "CronJob/vagen-backup")
+LOGIN = pod(ALL, "Deployment/vagen-oauth2-proxy")
+CONTROLLER = Peer("ingress-nginx", {"app.kubernetes.io/name": "ingress-nginx"})
+SHARING = Peer("sharing", RUN_POD.labels)
+"""A run of a tenant that uses the first one's MLflow."""
 CLIENT = Peer("robots", {"vagen.dev/agent-client": "true"})
 OPERATOR = {
     "app.kubernetes.io/name": "kuberay-operator",
@@ -165,6 +172,9 @@ MUST_PASS = [
     *((ALL, source, AGENT, 8000) for source in (KFP_STEP, CLIENT, PROMETHEUS)),
     *((ALL, agent, STORE, 8333) for agent in (AGENT, KSERVE)),
     *((ALL, BACKUP, *end) for end in ((DATABASE, 5432), (STORE, 8333), (OUTSIDE, 443))),
+    (ALL, CONTROLLER, LOGIN, 4180),
+    *((ALL, LOGIN, *end) for end in ((MLFLOW, 5000), (OUTSIDE, 443))),
+    (ALL, SHARING, MLFLOW, 5000),
 ]
 MUST_NOT_PASS = [
     ("h100", STRANGER, HEAD, 8265),
@@ -186,6 +196,12 @@ MUST_NOT_PASS = [
     ("h100", MLFLOW, ELSEWHERE, 443),
     (ALL, JUDGE, ELSEWHERE, 443),
     *((ALL, BACKUP, *end) for end in ((MLFLOW, 5000), (HEAD, 8265), (ELSEWHERE, 443))),
+    *((ALL, source, LOGIN, 4180) for source in (STRANGER, WORKER)),
+    *((ALL, LOGIN, *end) for end in ((DATABASE, 5432), (STORE, 8333), (ELSEWHERE, 443))),
+    (ALL, CONTROLLER, MLFLOW, 5000),
+    *((ALL, SHARING, *end) for end in ((STORE, 8333), (JUDGE, 8000), (HEAD, 8265))),
+    (ALL, Peer("sharing"), MLFLOW, 5000),
+    ("h100", SHARING, MLFLOW, 5000),
     ("h100", KUBERAY, HEAD, 8265),
     ("h100", RUN_POD, HEAD, 8265),
     ("h100", KFP_STEP, HEAD, 6379),
@@ -230,7 +246,7 @@ def test_does_not_pass(name: str, source: Peer, target: Peer, port: int) -> None
     assert not passes(name, source, target, port)
 
 
-@pytest.mark.parametrize("subject", [HEAD, WORKER, GC, MLFLOW, BUCKET, JUDGE], ids=told)
+@pytest.mark.parametrize("subject", [HEAD, WORKER, GC, MLFLOW, BUCKET, JUDGE, LOGIN], ids=told)
 @pytest.mark.parametrize("protocol", ["UDP", "TCP"])
 def test_names_are_resolved(subject: Peer, protocol: str) -> None:
     assert passes(ALL, subject, DNS, 53, protocol)
@@ -250,14 +266,27 @@ def test_runs_across_nodes_reach_the_platform_of_the_other_namespace() -> None:
     assert not passes(name, worker, DATABASE, 5432)
 
 
+def test_a_tenants_runs_reach_their_own_platform_and_not_the_firsts() -> None:
+    run = Peer("vagen-b", RUN_POD.labels)
+    own = [Peer("vagen-b", peer.labels) for peer in (MLFLOW, STORE)]
+    for target, other, port in zip(own, (MLFLOW, STORE), (5000, 8333), strict=True):
+        assert passes("tenant", run, target, port)
+        assert not admitted("tenant", run, other, "Egress", port, "TCP")
+        assert not admitted("h100", other, run, "Ingress", port, "TCP")
+        assert not admitted("tenant", target, RUN_POD, "Ingress", port, "TCP")
+
+
 def test_who_is_let_in_from_elsewhere_is_named_with_its_namespace_and_its_labels() -> None:
-    """A namespace alone lets in all its pods; only Prometheus, which reads metrics, may be so."""
+    """A namespace alone lets in all its pods; only Prometheus, which reads metrics, and the ingress
+    controller, whose labels are its own, may be so.
+    """
     for policy in of_kind(ALL, "NetworkPolicy"):
         for rule in policy["spec"].get("ingress", []):
             for entry in rule["from"]:
                 if "namespaceSelector" in entry:
                     whole = "podSelector" not in entry
-                    assert whole == policy["metadata"]["name"].endswith("-metrics")
+                    named = policy["metadata"]["name"]
+                    assert whole == (named.endswith("-metrics") or named == "oauth2-proxy")
                     assert entry["namespaceSelector"]["matchLabels"]
 
 

@@ -16,6 +16,13 @@ SECRETS = {
     "vagen-mlflow-s3": KEYS,
     "vagen-s3-admin": KEYS,
     "vagen-mlflow": {"MLFLOW_BACKEND_STORE_URI", "POSTGRES_PASSWORD"},
+    "vagen-mlflow-auth": {"MLFLOW_FLASK_SERVER_SECRET_KEY", "basic_auth.ini"},
+    "vagen-mlflow-account": {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"},
+    "vagen-oauth2-proxy": {
+        "OAUTH2_PROXY_CLIENT_ID",
+        "OAUTH2_PROXY_CLIENT_SECRET",
+        "OAUTH2_PROXY_COOKIE_SECRET",
+    },
     "vagen-backup": KEYS,
     "vagen-judge": {"OPENAI_API_KEY"},
     "vagen-hf": {"HF_TOKEN"},
@@ -59,7 +66,7 @@ def test_secrets_are_referred_to_by_documented_names_and_never_written(name: str
 
 def test_the_documentation_makes_each_secret() -> None:
     text = (ROOT / "docs/kubernetes.md").read_text()
-    made = set(re.findall(r"create secret generic ([\w-]+)", text))
+    made = set(re.findall(r"^ *secret ([\w-]+)", text, re.M))
     made |= {
         name for loop in re.findall(r"for secret in ([\w -]+);", text) for name in loop.split()
     }

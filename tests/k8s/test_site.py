@@ -14,6 +14,7 @@ CHANGED = {
     "VAGEN_ENV_IMAGE": "registry.example/d@sha256:" + "d" * 64,
     "POSTGRES_IMAGE": "registry.example/e@sha256:" + "e" * 64,
     "S3_IMAGE": "registry.example/f@sha256:" + "f" * 64,
+    "OAUTH2_PROXY_IMAGE": "registry.example/g@sha256:" + "0" * 64,
     "S3_BUCKET": "a-bucket",
     "VAGEN_STORE": "s3://a-bucket/runs",
     "MLFLOW_ARTIFACTS_DESTINATION": "s3://another-bucket",
@@ -23,6 +24,11 @@ CHANGED = {
     "BACKUP_DESTINATION": "s3://copies/vagen",
     "BACKUP_ENDPOINT": "https://s3.example",
     "MLFLOW_TRACKING_URI": "https://mlflow.example",
+    "MLFLOW_HOST": "mlflow.ours.example",
+    "INGRESS_CLASS": "traefik",
+    "INGRESS_NAMESPACE": "edge",
+    "OIDC_ISSUER": "https://id.example",
+    "OIDC_EMAIL_DOMAIN": "ours.example",
     "KFP_NAMESPACE": "a-profile",
     "KFP_SERVICE_ACCOUNT": "default-editor",
     "PROMETHEUS_NAMESPACE": "prometheus",
@@ -30,6 +36,7 @@ CHANGED = {
     "KUBE_API_CIDR": "198.51.100.0/24",
     "KUBE_API_PORT": "16443",
     "GPU_PRODUCT": "NVIDIA-H100-PCIe",
+    "GPU_DEVICE_CLASS": "gpu.other.example",
     "RDMA_RESOURCE": "vpc.amazonaws.com/efa",
     "JUDGE_MODEL": "a/model",
     "STORAGE_CLASS": "fast",
@@ -45,9 +52,12 @@ TEMPLATE_NAMESPACE = "      namespace: vagen"
 OLD = (
     "registry.invalid",
     "chrislusf",
+    "oauth2-proxy:v",
+    ".example.com",
     "postgres:17",
     "NVIDIA-H100-80GB",
     "hca_shared",
+    "gpu.nvidia.com",
     "Qwen/",
     "192.0.2",
 )
@@ -104,6 +114,8 @@ def test_each_value_arrives(elsewhere: Path) -> None:
                 "MLFLOW_TRACKING_URI",
                 "BACKUP_DESTINATION",
                 "BACKUP_ENDPOINT",
+                "OIDC_ISSUER",
+                "OIDC_EMAIL_DOMAIN",
             )
             assert CHANGED[key] in (variables if read_by_pods else text), key
 
@@ -160,3 +172,21 @@ def test_accounts_pull_and_reach_the_store_as_the_site_says(elsewhere: Path) -> 
     assert roles.pop("vagen-mlflow") == CHANGED["MLFLOW_S3_ROLE"]
     assert roles.keys() == {"vagen-step", "vagen-ray", "vagen-agent"}
     assert {*roles.values()} == {CHANGED["S3_ROLE"]}
+
+
+def test_a_tenant_may_share_the_firsts_mlflow(tmp_path: Path) -> None:
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s/overlays/tenant"
+    file = overlay / "platform/kustomization.yaml"
+    file.write_text(file.read_text().replace("# - ../../../components", "- ../../../components"))
+    objects = {
+        (one["kind"], one["metadata"]["name"]): one
+        for one in load(kustomize(overlay))
+        if one["metadata"].get("namespace", "vagen-b") == "vagen-b"
+    }
+    for owner in (("Deployment", "vagen-mlflow"), ("StatefulSet", "vagen-mlflow-db")):
+        assert objects[owner]["spec"]["replicas"] == 0
+    assert objects["Namespace", "vagen-b"]["metadata"]["labels"]["vagen.dev/mlflow"] == "shared"
+    [rule] = objects["NetworkPolicy", "to-shared-mlflow"]["spec"]["egress"]
+    [entry] = rule["to"]
+    assert entry["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "vagen"}

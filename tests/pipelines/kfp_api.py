@@ -26,12 +26,15 @@ class KubeflowApi:
         """Answer to every POST: status and message."""
         self.states: dict[str, tuple[str, str]] = {}
         """By the id of a run: its state, and the message of one that failed."""
+        self.multi_user = False
+        self.tokens: set[str | None] = set()
+        """Headers `authorization` of all requests."""
         self.url = ""
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
         """The answer to a GET."""
         if path == f"{BASE}/healthz":
-            return 200, {"multi_user": False}
+            return 200, {"multi_user": self.multi_user}
         if path == f"{BASE}/experiments":
             wanted = json.loads(query["filter"][0])["predicates"][0]["stringValue"]
             return 200, {"experiments": [e for n, e in self.experiments.items() if n == wanted]}
@@ -78,6 +81,11 @@ def serve() -> Iterator[KubeflowApi]:
     api = KubeflowApi()
 
     class Handler(BaseHTTPRequestHandler):
+        def parse_request(self) -> bool:
+            found = super().parse_request()
+            api.tokens.add(self.headers.get("authorization"))
+            return found
+
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             self._answer(*api.get(parts.path, parse_qs(parts.query)))

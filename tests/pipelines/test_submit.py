@@ -204,6 +204,25 @@ def test_a_kubeflow_that_refuses_is_quoted(
     assert "give --kfp-namespace" in error
 
 
+@pytest.mark.slow
+def test_a_kubeflow_of_many_users_gets_a_namespace_and_a_token(
+    kubeflow: KubeflowApi,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    kubeflow.multi_user = True
+    (tmp_path / "token").write_text("a-token")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
+    submit = ["submit", "frozenlake-tiny", *CPU, SHORT, STORE]
+    assert main(submit) == FAILED
+    assert "give --kfp-namespace" in capsys.readouterr().err
+    kubeflow.tokens.clear()
+    assert main([*submit, "--kfp-namespace", "team-a"]) == 0
+    assert {entry["namespace"] for entry in kubeflow.experiments.values()} == {"team-a"}
+    assert kubeflow.tokens == {"Bearer a-token"}
+
+
 def test_a_kubeflow_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

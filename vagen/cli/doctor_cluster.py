@@ -8,7 +8,6 @@ from vagen.cluster import ClusterError, Kube, connect, read_template, render_ray
 from vagen.cluster.dashboard import read_token
 from vagen.cluster.errors import ApiError
 from vagen.cluster.kube import CONFIG_MAPS, EVENTS, PODS, RAYCLUSTERS, SECRETS, Resource
-from vagen.cluster.render import GPU
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
 
@@ -21,6 +20,7 @@ RIGHTS: tuple[tuple[Resource, str, tuple[str, ...]], ...] = (
 )
 """Permissions that `vagen.cluster` needs."""
 LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues")
+CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 DEPLOY = "`make deploy` brings it"
 
 
@@ -44,7 +44,7 @@ def _checked(kube: Kube, settings: KubernetesConfig) -> Findings:
         ("token", _token(kube, settings)),
         ("rights", _rights(kube)),
         ("queue", _queue(kube, settings)),
-        ("gpus", _gpus(kube)),
+        ("gpus", _gpus(kube, settings)),
         ("secrets", _secrets(kube, settings)),
     ):
         try:
@@ -132,9 +132,15 @@ def _queue(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
         yield good("queue", f"LocalQueue {settings.queue}")
 
 
-def _gpus(kube: Kube) -> Iterator[CheckResult]:
+def _gpus(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
+    if settings.gpu_claim is not None:
+        name = f"ResourceClaimTemplate {settings.gpu_claim}"
+        fault = bad("gpus", f"there is no {name}", "add the component gpu-claim to the overlay")
+        yield good("gpus", f"by {name}") if kube.get(CLAIM_TEMPLATES, settings.gpu_claim) else fault
+        return
+    gpu = settings.gpu_resource
     nodes = json.loads(kube.request("GET", "/api/v1/nodes").data)["items"]
-    counts = [int(node["status"].get("allocatable", {}).get(GPU, 0)) for node in nodes]
+    counts = [int(node["status"].get("allocatable", {}).get(gpu, 0)) for node in nodes]
     with_gpus = [count for count in counts if count]
     if not with_gpus:
         yield warning("gpus", f"none on {len(nodes)} nodes", "fine for trials on CPUs only")

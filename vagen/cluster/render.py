@@ -68,6 +68,7 @@ def render_raycluster(
     labels: Mapping[str, str] | None = None,
     priority: str | None = None,
     gpu_resource: str = GPU,
+    gpu_claim: str | None = None,
     models: str | None = None,
 ) -> Object:
     """A run's RayCluster: the template with per-run fields; all others are kept.
@@ -85,6 +86,7 @@ def render_raycluster(
         labels: Further labels of the RayCluster and its pods, e.g. for costs.
         priority: Priority class of the pods; None for the template's.
         gpu_resource: The resource that the device plugin offers.
+        gpu_claim: A ResourceClaimTemplate of one GPU instead of it, claimed once per GPU.
         models: A PersistentVolumeClaim for `HF_HOME`; None for the template's volume.
 
     Raises:
@@ -133,7 +135,16 @@ def render_raycluster(
                 for part in ("requests", "limits"):
                     amounts = resources.setdefault(part, {})
                     amounts.pop(GPU, None)
-                    amounts |= {gpu_resource: str(gpus_per_worker)} if gpus_per_worker else {}
+                    if gpus_per_worker and not gpu_claim:
+                        amounts[gpu_resource] = str(gpus_per_worker)
+                if gpus_per_worker and gpu_claim:
+                    names = [f"gpu-{number}" for number in range(gpus_per_worker)]
+                    resources["claims"] = [{"name": name} for name in names]
+                    pods["spec"]["resourceClaims"] = [
+                        {"name": name, "resourceClaimTemplateName": gpu_claim} for name in names
+                    ]
+                    # KubeRay tells Ray of GPUs that are resources only.
+                    group.setdefault("rayStartParams", {})["num-gpus"] = str(gpus_per_worker)
     check_raycluster(manifest)
     return manifest
 

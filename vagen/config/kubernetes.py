@@ -128,6 +128,9 @@ class KubernetesConfig(Section):
     """Deploy the registered agent (`deploy: {}`); null: do not."""
     gpu_resource: str = "nvidia.com/gpu"
     """Resource of a GPU, such as `amd.com/gpu` or `nvidia.com/mig-3g.40gb`."""
+    gpu_claim: ObjectName | None = None
+    """ResourceClaimTemplate of one GPU, such as `vagen-gpu` of component `gpu-claim`; Ray workers
+    claim it per GPU. Null: they request `gpu_resource`."""
     models: ObjectName | None = None
     """PersistentVolumeClaim that keeps Hugging Face's downloads (`HF_HOME`) for all pods of all
     runs; null: each pod downloads."""

@@ -141,6 +141,7 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         labels=config.cost_labels,
         priority=config.priority,
         gpu_resource=config.gpu_resource,
+        gpu_claim=config.gpu_claim,
         models=config.models,
     )
     cluster_name, pending = cluster.cluster_name(name), 60 * config.pending_minutes

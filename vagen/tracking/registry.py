@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from vagen.config.base import redact
 from vagen.storage.manifest import Manifest, scan_files
 from vagen.tracking.provenance import package_versions
-from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
+from vagen.tracking.server import TrackingError, account_fault, errors, mlflow_at, open_client
 from vagen.tracking.stats import PairedGain, paired_bootstrap, success_ci95
 from vagen.tracking.tracker import legal_name
 
@@ -127,6 +127,9 @@ def register_model(
         digest = Manifest(kind="model", schema_version=1, created="", files=files).digest
         tags = {**(tags or {}), _DIGEST_TAG: digest}
         with mlflow_at(uri) as mlflow:
+            # Before files are sent: the name may be another account's.
+            if not client.search_registered_models(f"name = '{name}'"):
+                client.create_registered_model(name)
             for version in client.search_model_versions(f"name = '{name}'"):
                 same = (version.run_id, version.tags.get(_DIGEST_TAG)) == (run_id, digest)
                 if same and version.tags.get(_LOADABLE_TAG) != "false":
@@ -137,7 +140,9 @@ def register_model(
             _answers(mlflow, client, version, examples)
             return _compare(mlflow, client, version, results, before, seed, alias)
     except errors() as error:
-        raise RegistrationError(f"the model {name!r} could not be registered: {error}") from error
+        raise RegistrationError(
+            f"the model {name!r} could not be registered: {account_fault(error) or error}"
+        ) from error
 
 
 def load_registered(model_uri: str, *, uri: str) -> Any:
@@ -282,8 +287,6 @@ def _create(
     tags: Mapping[str, str],
 ) -> "ModelVersion":
     """Creates a version of the logged model, with its results."""
-    if not client.search_registered_models(f"name = '{name}'"):
-        client.create_registered_model(name)
     success, (low, high) = fmean(results.values()), success_ci95([*results.values()])
     return client.create_model_version(
         name,

@@ -34,6 +34,7 @@ _ENVIRONMENT = {
 }
 """MLflow's environment variables, unless the user sets them."""
 _VARIABLE = "MLFLOW_TRACKING_URI"
+_ACCOUNT = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 _PORTS = {
     "http": 80,
     "https": 443,
@@ -78,12 +79,31 @@ def open_client(uri: str, *, option: str = "infra.mlflow_tracking_uri") -> "Mlfl
             client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
     except errors() as error:
-        reason = str(error).strip().splitlines()
-        raise TrackingError(
-            f"MLflow at {redact(uri)} does not work: "
-            f"{reason[0] if reason else error!r}; check `{option}`"
-        ) from error
+        [reason, *_] = str(error).strip().splitlines() or [repr(error)]
+        fault = account_fault(error) or f"{reason}; check `{option}`"
+        raise TrackingError(f"MLflow at {redact(uri)} does not work: {fault}") from error
     return client
+
+
+def account_fault(error: Exception) -> str | None:
+    """What the user's account lacks if the server refuses it; None for other errors.
+
+    MLflow hides models of other accounts, but rejects a new one of the same name.
+    """
+    from mlflow.exceptions import MlflowException
+
+    status = error.get_http_status_code() if isinstance(error, MlflowException) else None
+    user = os.environ.get(_ACCOUNT[0])
+    if status == 401:
+        missing = [name for name in _ACCOUNT if not os.environ.get(name)]
+        if missing:
+            return f"it asks for an account: set {' and '.join(missing)}"
+        return f"it refuses the user {user!r}: correct {' or '.join(_ACCOUNT)}"
+    taken = user and getattr(error, "error_code", None) == "RESOURCE_ALREADY_EXISTS"
+    if status == 403 or taken:
+        who = f"user {user!r}" if user else "the account"
+        return f"{who} needs the permission EDIT from its owner, or another name"
+    return None
 
 
 def errors() -> tuple[type[Exception], ...]:

@@ -23,7 +23,14 @@ from pydantic import BaseModel
 from vagen.storage import StorageError, append_line, read_lines, write_whole
 from vagen.tracking.extra import ExtraTracker
 from vagen.tracking.provenance import git_commit, package_versions
-from vagen.tracking.server import TrackingError, default_uri, errors, mlflow_at, open_client
+from vagen.tracking.server import (
+    TrackingError,
+    account_fault,
+    default_uri,
+    errors,
+    mlflow_at,
+    open_client,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -151,7 +158,10 @@ class Tracker:
                 tags={**found, **(tags or {})},
             )
         except errors() as error:
-            raise TrackingError(f"MLflow cannot start a run in {experiment!r}: {error}") from error
+            raise TrackingError(
+                f"MLflow cannot start a run in {experiment!r} (`trainer.project_name`): "
+                f"{account_fault(error) or error}"
+            ) from error
         return cls(client, uri=uri, run_id=run.info.run_id, run_dir=Path(run_dir))
 
     @classmethod
@@ -172,8 +182,9 @@ class Tracker:
             if run.info.status != "RUNNING":
                 client.update_run(run_id, status="RUNNING")
         except errors() as error:
+            reason = "there is no such run: use the address it was started with"
             raise TrackingError(
-                f"MLflow at {uri} has no run {run_id}: use the address the run was started with"
+                f"run {run_id} of MLflow at {uri}: {account_fault(error) or reason}"
             ) from error
         tracker = cls(client, uri=uri, run_id=run_id, run_dir=Path(run_dir))
         tracker._unread = set(run.data.metrics)
