@@ -230,11 +230,14 @@ test-interop: $(INTEROP_READY) ## Play environments in verifiers, Inspect AI, Op
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
 
-lint: $(READY) ## Lint, formatting, types and prose, without tests
+lint: $(READY) ## Lint code, types, prose, manifests, Dockerfiles and scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/prose.py
 	$(BIN)/pyrefly check --summary=none --min-severity error
+	$(BIN)/hadolint images/Dockerfile.*
+	$(BIN)/yamllint --strict k8s vagen tests/k8s .yamllint
+	find images k8s -name '*.sh' -exec $(BIN)/shellcheck {} +
 
 # $(call lock,file,options) resolves what follows the comments at its head. One version serves every
 # Python; CUDA's libraries are the choice of torch's build.

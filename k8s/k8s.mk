@@ -46,10 +46,10 @@ manifests: ## Render OVERLAY to build/OVERLAY.yaml
 	@mkdir -p build && kubectl kustomize k8s/overlays/$(OVERLAY) > build/$(OVERLAY).yaml
 	@echo "build/$(OVERLAY).yaml: $$(grep -c '^kind:' build/$(OVERLAY).yaml) objects"
 
-validate: manifest-checks $(READY) ## Check manifests, images and scripts without a cluster (CRDS=folder)
+validate: manifest-checks $(READY) ## Check manifests and images without a cluster (CRDS=folder)
 	@$(BIN)/python -m pytest tests/k8s tests/pipelines
 
-manifest-checks: $(VALIDATE_READY) ## The first half of validate: schemas, checkov, linters
+manifest-checks: $(VALIDATE_READY) ## The first half of validate: schemas, queries, checkov
 	@command -v kubectl >/dev/null || \
 		{ echo "kubectl 1.27 or newer is needed: https://kubernetes.io/docs/tasks/tools/"; exit 2; }
 	@k8s/validate/validate.sh $(CURDIR)/$(VALIDATE_VENV)/bin

@@ -28,12 +28,3 @@ LOG_LEVEL=CRITICAL "$tools/checkov" --quiet --compact --skip-download --framewor
 LOG_LEVEL=CRITICAL "$tools/checkov" --quiet --compact --skip-download --framework dockerfile \
     --file images/Dockerfile.* 2>/dev/null
 step checkov "no findings"
-
-"$tools/hadolint" images/Dockerfile.*
-step hadolint "no findings"
-
-"$tools/yamllint" --strict k8s vagen tests/k8s .yamllint
-step yamllint "no findings"
-
-find images k8s -name '*.sh' -exec "$tools/shellcheck" {} +
-step shellcheck "no findings"

@@ -21,13 +21,10 @@ from typing import Any
 import httpx
 import orjson
 import uvicorn
+from fastapi import FastAPI, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
 
 from vagen.serve.app import Server, ServeSettings, gone, make_app, problem, refusal
 from vagen.serve.model import REMEMBERED
@@ -171,7 +168,7 @@ class Workers:
                 self._places.popitem(last=False)
         return free
 
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self) -> Response:
         """The metrics of all, with the label `worker`."""
         families: dict[str, Metric] = {}
         for worker in self.all:
@@ -231,7 +228,7 @@ async def _pass(worker: Worker, body: bytes, scope: Any, receive: Any, send: Any
         await refusal(503, "this worker has ended: try again")(scope, receive, send)
 
 
-def make_front(workers: Workers, settings: ServeSettings, token: str | None = None) -> Starlette:
+def make_front(workers: Workers, settings: ServeSettings, token: str | None = None) -> FastAPI:
     """The application in front of workers; ends them with it.
 
     Args:
@@ -245,15 +242,16 @@ def make_front(workers: Workers, settings: ServeSettings, token: str | None = No
     tokens = ClientTokens(settings.tokens_file, token)
 
     @asynccontextmanager
-    async def running(_: Starlette) -> AsyncIterator[None]:
+    async def running(_: FastAPI) -> AsyncIterator[None]:
         keeping = [asyncio.ensure_future(worker.keep()) for worker in workers.all]
         yield
         for task in keeping:
             task.cancel()
         await asyncio.to_thread(workers.close)
 
-    routes = [Route("/metrics", workers.metrics), Mount("/", workers.forward)]
-    app = Starlette(routes=routes, lifespan=running)
+    app = FastAPI(lifespan=running, openapi_url=None)
+    app.get("/metrics")(workers.metrics)
+    app.mount("/", workers.forward)
     app.add_middleware(
         Intake,
         settings=settings,
