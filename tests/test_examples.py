@@ -33,6 +33,7 @@ def test_the_loop_is_a_library():
     )
 
 
+@pytest.mark.slow
 def test_a_policy_loads_in_plain_transformers(vl_dir):
     page = (EXAMPLES.parent / "docs" / "evaluation.md").read_text()
     (code,) = re.findall(r"```python\n(from PIL.*?)```", page, re.S)

@@ -120,6 +120,7 @@ def test_masters_of_another_network_are_refused():
         masters.load({"weight": torch.zeros(2, 2)})
 
 
+@pytest.mark.slow
 def test_the_warm_start_in_bfloat16_takes_small_steps(warm_runs, batch):
     """Steps of 1e-5 move weights over which bfloat16 numbers are further apart."""
     rows = [row for row in rows_of(batch) if row.loss_mask.any()]

@@ -197,6 +197,7 @@ def test_what_cannot_be_had_is_absent_with_its_reason(server: ScriptedServer) ->
     assert verdict.absent == ("observation:unreachable",)
 
 
+@pytest.mark.slow
 def test_a_vendor_s_model_judges_by_its_specification(server: ScriptedServer, monkeypatch) -> None:
     """`openai:MODEL@ADDRESS` and, by LiteLLM, `litellm:openai/MODEL@ADDRESS`."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -259,6 +259,7 @@ def test_a_model_that_is_no_language_model(copied):
     assert "no weights could be loaded" in refused(copied)
 
 
+@pytest.mark.slow
 def test_a_process_with_a_model_loads_neither_scikit_learn_nor_scipy():
     """They would take two seconds of every start."""
     code = (

@@ -97,6 +97,7 @@ def test_a_run_that_is_stopped_while_mlflow_loads_is_closed_there(make_run) -> N
     assert [one.info.status for one in found] == ["KILLED"]
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_process_that_it_records_for(make_outputs, tmp_path) -> None:
     script = f"""
         import time

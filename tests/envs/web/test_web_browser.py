@@ -121,6 +121,7 @@ def test_marks_and_the_cursor_are_drawn():
     assert changed.size and changed[:, 0].min() >= top and changed[:, 0].max() < top + height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"targets": "marks", "finish": "done", "scale": 0.5}])
 def test_the_contract_is_kept_with_pictures(options):
     assert (
