@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.machine import describe_machine, header, write_result
-from benchmarks.method.arms import COMPARED, CROSSED, LEVELS, STUDIES, TASKS, Contrast
+from benchmarks.method.arms import COMPARED, CROSSED, LEVELS, STUDIES, Contrast
+from benchmarks.method.lab import TURNS
 from vagen.report.curves import COLORS, DPI, GRID, INK, MUTED
 from vagen.storage import write_whole
 from vagen.tracking import GainOfSeeds, paired_seeds
@@ -73,7 +74,10 @@ def judged(gains: Sequence[GainOfSeeds], seeds: int) -> list[dict[str, Any]]:
 
 
 def contrasts_of(found: Found, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
-    """Each contrast, and by task what it came to; corrected over all of a measure."""
+    """Each contrast, and by task what it came to.
+
+    Corrected over all of a measure, for each length of episodes apart: a table has one length.
+    """
     cells = {
         (contrast, task): gains
         for contrast in contrasts
@@ -82,8 +86,12 @@ def contrasts_of(found: Found, contrasts: Sequence[Contrast]) -> list[dict[str, 
     }
     seeds = len(next(iter(next(iter(found.values())).values()))["seeds"])
     rows = {contrast: contrast._asdict() for contrast, _ in cells}
-    for measure in dict.fromkeys(key for gains in cells.values() for key in gains):
-        of = {cell: gains[measure] for cell, gains in cells.items() if measure in gains}
+    families: dict[tuple[str, int], dict[tuple[Contrast, str], GainOfSeeds]] = {}
+    for (contrast, task), gains in cells.items():
+        turns = CROSSED[task].turns if task in CROSSED else 0
+        for measure, gain in gains.items():
+            families.setdefault((measure, turns), {})[contrast, task] = gain
+    for (measure, _), of in families.items():
         for (contrast, task), result in zip(of, judged(list(of.values()), seeds), strict=True):
             rows[contrast].setdefault(task, {})[measure] = result
     return list(rows.values())
@@ -106,13 +114,18 @@ def number(x: float) -> str:
 
 
 def cell(result: Mapping[str, Any] | None) -> str:
-    """`+.094 better`."""
-    return "" if result is None else f"{number(result['gain'])} {result['verdict']}"
+    """Bold if better or worse, `=` if equal."""
+    if result is None:
+        return ""
+    form = {"open": "{}", "equal": "{} ="}.get(result["verdict"], "**{}**")
+    return form.format(number(result["gain"]))
 
 
-def contrast_table(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
-    """A row per contrast, a column per task."""
-    tasks = [task for task in (*TASKS, LEVELS) if any(task in row for row in rows)]
+def contrast_table(rows: Sequence[Mapping[str, Any]], measure: str, turns: int = TURNS) -> str:
+    """A row per contrast, a column per task of this length."""
+    of = [name for name, task in CROSSED.items() if task.turns == turns] + [LEVELS]
+    tasks = [task for task in of if any(task in row for row in rows)]
+    rows = [row for row in rows if any(task in row for task in tasks)]
     lines = ["| " + " | ".join(["contrast", *tasks]) + " |", "|" + "---|" * (len(tasks) + 1)]
     for row in rows:
         cells = [cell(row.get(task, {}).get(measure)) for task in tasks]
@@ -166,7 +179,7 @@ def _mean_and_error(values: Sequence[float]) -> str:
 def draw_crossed(found: Found, path: Path) -> None:
     """Area of each method on each task, and a frame around those that none beats (paired)."""
     lengths = sorted({task.turns for name, task in CROSSED.items() if name in found})
-    figure = new_figure(1.8 + 4.6 * len(lengths), 4.2)
+    figure = new_figure(1.8 + 4.2 * len(lengths), 4.6)
     panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
     for axes, turns in zip(panels, lengths, strict=True):
         tasks = [name for name, task in CROSSED.items() if task.turns == turns and name in found]
@@ -191,8 +204,8 @@ def draw_crossed(found: Found, path: Path) -> None:
                     fontweight="bold" if unbeaten else "normal",
                 )
         axes.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=1)
-        labels = [task.removesuffix(f", {turns} turns").replace(", ", "\n") for task in tasks]
-        axes.set_xticks(range(len(tasks)), labels, fontsize=7.5)
+        labels = [task.removesuffix(f", {turns} turns") for task in tasks]
+        axes.set_xticks(range(len(tasks)), labels, fontsize=8, rotation=40, ha="right")
         axes.set_yticks(range(len(COMPARED)), COMPARED, fontsize=9)
         axes.set_title(f"{turns} turns", loc="left", fontsize=10.5, color=INK)
     figure.suptitle(
@@ -280,6 +293,8 @@ def tables() -> dict[str, str]:
     for study, rows in result["contrasts"].items():
         for measure in ("auc", "final"):
             made[f"{study}, {measure}"] = contrast_table(rows, measure)
+            for turns in {task.turns for task in CROSSED.values()} - {TURNS}:
+                made[f"{study}, {measure}, {turns} turns"] = contrast_table(rows, measure, turns)
     if result["gradients"]:
         made["gradients"] = gradient_table(result["gradients"])
     return made
