@@ -159,12 +159,12 @@ def test_several_workers_share_conversations_and_one_is_replaced(
         assert theirs["tokens"]["cached"] > 0, "a conversation stays with its worker"
 
         def answered() -> dict[str, float]:
-            text = httpx.get(f"{address}/metrics").text
+            text = httpx.get(f"{address}/metrics", timeout=60).text
             found = re.findall(r'serve_responses_total{status="200",worker="(.)"} (.*)', text)
             return {worker: float(number) for worker, number in found}
 
         assert set(answered()) == {"0", "1"}
-        assert httpx.post(f"{address}/v1/agents/it/reset", json={}).status_code == 401
+        assert httpx.post(f"{address}/v1/agents/it/reset", json={}, timeout=60).status_code == 401
         with ExitStack() as stack:
             agents = [stack.enter_context(AgentClient(address, "it", TOKEN)) for _ in range(4)]
             for agent in agents:

@@ -174,7 +174,7 @@ class Workers:
         for worker in self.all:
             text = ""
             with suppress(httpx.TransportError):
-                text = (await worker.http.get("/metrics")).text
+                text = (await worker.http.get("/metrics", timeout=5)).text
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     sample.labels["worker"] = str(worker.number)
