@@ -16,6 +16,12 @@ from vagen.cluster.render import check_raycluster, render_raycluster
 ROOT = Path(__file__).parents[2]
 
 
+def two_gpus(template, **options):
+    return render_raycluster(
+        template, name="lake", run="lake", workers=1, gpus_per_worker=2, lease_minutes=60, **options
+    )
+
+
 def test_nothing_of_the_template_is_dropped(template, manifest) -> None:
     before = copy.deepcopy(template)
     made = manifest(image="registry.example/vagen/trainer:2", queue="vagen")
@@ -58,13 +64,8 @@ def test_what_differs_per_run_is_laid_on(manifest) -> None:
 
 def test_fewer_gpus_take_their_share_of_the_worker() -> None:
     template = yaml.safe_load((ROOT / "k8s/overlays/h100/raycluster.yaml").read_text())
-    made = render_raycluster(
+    made = two_gpus(
         template,
-        name="lake",
-        run="lake",
-        workers=1,
-        gpus_per_worker=2,
-        lease_minutes=60,
         gpu_resource="amd.com/gpu",
         models="weights",
     )
@@ -95,13 +96,8 @@ def test_gpus_may_be_claimed_and_the_scheduler_is_the_templates() -> None:
     template = yaml.safe_load(text.replace("  labels:", "  labels:\n    kai.scheduler/queue: a", 1))
     for part in (template["spec"]["headGroupSpec"], *template["spec"]["workerGroupSpecs"]):
         part["template"]["spec"]["schedulerName"] = "kai-scheduler"
-    made = render_raycluster(
+    made = two_gpus(
         template,
-        name="lake",
-        run="lake",
-        workers=1,
-        gpus_per_worker=2,
-        lease_minutes=60,
         gpu_claim="vagen-gpu",
     )
     assert not faults(made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from vagen.cli.common import run_named
 from vagen.cli.main import UsageError
-from vagen.config import InfraConfig
+from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.errors import validate
 from vagen.experiment.load import load_infra
 from vagen.models.sources import directory_of
@@ -44,7 +44,7 @@ def serve(options: Namespace) -> None:
     if settings.tokens_file is None and token is None:
         check_open(settings, f"set {options.token_env}, or give --tokens-file")
 
-    model, run_dir = options.model, run_named(options.model)
+    model, run_dir, experiment = options.model, run_named(options.model), None
     infra = load_infra(
         options.infra or (None if run_dir is None else run_dir / layout.INFRA),
         options.infra_overrides,
@@ -53,7 +53,9 @@ def serve(options: Namespace) -> None:
     if run_dir is not None:
         from vagen.run.run import Run
 
-        name, model = run_dir.name, Run.open(run_dir).newest_policy()
+        run = Run.open(run_dir)
+        name, model = run_dir.name, run.newest_policy()
+        experiment = run.experiment
     elif model.startswith("models:/"):
         from vagen.tracking import default_uri, fetch_registered
 
@@ -69,7 +71,7 @@ def serve(options: Namespace) -> None:
     name = options.name or name
     if options.vllm is not None:
         become_vllm(str(model), name, infra, settings, token, options.vllm)
-    make = partial(make_server, str(model), name, settings, token, infra, run_dir)
+    make = partial(make_server, str(model), name, settings, token, infra, experiment)
     if settings.workers == 1:
         app = make_app(make())
     else:
@@ -86,7 +88,7 @@ def make_server(
     settings: "ServeSettings",
     token: str | None,
     infra: InfraConfig,
-    run_dir: Path | None,
+    run: ExperimentConfig | None,
     worker: int | None = None,
 ) -> "Server":
     """Loads a model, and the agent of a run; the `worker` has its share of the GPUs or threads.
@@ -102,11 +104,6 @@ def make_server(
     from vagen.serve.model import load_served
     from vagen.service.pool import core_count
 
-    experiment = None
-    if run_dir is not None:
-        from vagen.run.run import Run
-
-        experiment = Run.open(run_dir).experiment
     if worker is not None:
         device, threads = device_of(infra), max(1, core_count() // settings.workers)
         if device.type == "cuda" and device.index is None:
@@ -120,7 +117,7 @@ def make_server(
         context=settings.context,
         wait_seconds=settings.wait_seconds,
     )
-    return Server(served, name, settings, token, experiment, worker)
+    return Server(served, name, settings, token, run, worker)
 
 
 def become_vllm(

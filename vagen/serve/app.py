@@ -332,8 +332,8 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
 
 def refusal(status: int, message: str) -> Response:
     """An error as a response."""
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    headers = {"Retry-After": "1"} if status in (429, 503) else headers
+    later = {"Retry-After": "1"}
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: later, 503: later}.get(status)
     return _json(problem(status, message), status, headers)
 
 
